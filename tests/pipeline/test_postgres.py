@@ -18,7 +18,7 @@ from restante.mailbox.core.state import State
 from restante.mailbox.reference_import.importing import import_databases
 from restante.mailbox.store.migration import migrate
 from restante.mailbox.store.postgres import Node
-from restante.pipeline.sources import postgres as reads
+from restante.pipeline.sources import databases
 from restante.pipeline.sources.recognise import recognise
 from restante.pipeline.sources.source import DUPLICATE, SourceError
 from support.documents import Document
@@ -179,7 +179,7 @@ def test_a_server_that_moved_to_postgresql_is_read_on_and_what_it_imported_only_
 def test_rows_are_copied_in_short_transactions(
     scratch: Path, postgres: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reads, "ROWS_PER_STEP", 2)
+    monkeypatch.setattr(databases, "POSTGRES_STEP_ROWS", 2)
     states: list[int] = []
     execute = Reader.execute
 

@@ -49,7 +49,7 @@ def read_source(
         span = opened.find_new(table, marks or {})
         rows = [] if span is None else rows_of(span)
     assert list(scratch.glob("*")) == []  # nothing is left behind
-    return SourceRead(span, rows, messages)
+    return SourceRead(span and span._replace(tasks=()), rows, messages)
 
 
 def read(
@@ -68,7 +68,7 @@ def read(
         for name in (table.name for table in opened.tables if table is not LIVE):
             span = opened.find_new(name, marks.get(name, {}))
             if span is not None:
-                tables[name] = SourceRead(span, rows_of(span), messages)
+                tables[name] = SourceRead(span._replace(tasks=()), rows_of(span), messages)
                 marks[name] = dict(span.marks)
     return tables
 

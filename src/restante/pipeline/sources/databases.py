@@ -1,8 +1,10 @@
-"""Reads SQLite databases where they are, while their servers run, and copies their new rows.
+"""Reads databases where they are, while their servers run, and copies their new rows.
 
 With a rollback journal (the reference server's) a reader blocks the writer's commit (sqlite.org/lockingv3.html). With
 a write-ahead log (WAL, our servers') no one waits, but a read transaction keeps the log from being reset
-(sqlite.org/wal.html). So rows are copied in short statements, and the copy is read from then on.
+(sqlite.org/wal.html). In PostgreSQL it keeps dead rows from being removed, of which a mailbox server makes many
+(postgresql.org/docs/18/routine-vacuuming.html). So rows are copied in short statements, and the copy is read from
+then on.
 """
 
 from __future__ import annotations
@@ -12,13 +14,16 @@ import sqlite3
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
-from restante.common.errors import plain
-from restante.pipeline.sources.source import SourceError, refuse_special
+from restante.common.errors import Misuse, StoreError, plain
+from restante.pipeline.sources.source import Inode, SourceError, refuse_special
+
+if TYPE_CHECKING:
+    from restante.common.postgres import Reader
 
 BUSY_TIMEOUT: Final = 5.0
 """Seconds for which another program may have the database locked before we give up."""
@@ -39,6 +44,9 @@ MAX_STEP_GROWTH: Final = 4
 MIN_REST_SECONDS: Final = 0.002
 """Seconds between two statements, or as many as the statement took, so that a commit seldom has to wait."""
 
+POSTGRES_STEP_ROWS: Final = 20_000
+"""Rows of a statement in PostgreSQL, which is a transaction: a tenth of a second."""
+
 
 @contextmanager
 def reading(path: Path, name: str) -> Iterator[sqlite3.Connection]:
@@ -58,6 +66,27 @@ def reading(path: Path, name: str) -> Iterator[sqlite3.Connection]:
             yield database
     except sqlite3.Error as error:
         raise SourceError(f"source {name}: {reason_of(error, path)}") from error
+
+
+@contextmanager
+def reading_postgres(url: str, name: str) -> Iterator[Reader]:
+    """Yield a database opened for reading only; `name` is the source's. Raises SourceError, also in the block."""
+    from restante.common import postgres  # needs the extra
+
+    try:
+        with postgres.reading(url) as database:
+            yield database
+    except (Misuse, StoreError) as error:
+        raise SourceError(f"source {name}: {error}") from error
+
+
+def postgres_inodes(database: Reader) -> frozenset[Inode]:
+    """Return what identifies a database, whatever the URL: its number, and when its server started."""
+    rows = database.execute(
+        "SELECT CAST(oid AS bigint), CAST(extract(epoch FROM pg_postmaster_start_time()) * 1000000 AS bigint)"
+        " FROM pg_database WHERE datname = current_database()"
+    )
+    return frozenset((number, start) for number, start in rows)
 
 
 class CopyFile:
@@ -90,32 +119,13 @@ class Selects(Protocol):
         """Return the rows that a statement selects."""
 
 
-class UsageDatabase(Selects, Protocol):
-    """A database of usage records, and the file for copies of its new rows."""
-
-    @property
-    def copy(self) -> sqlite3.Connection:
-        """Return the connection in which the tables of the file are called copy.NAME."""
-
-    def snapshot(self) -> AbstractContextManager[None]:
-        """Let the statements meanwhile see one state of the database."""
-
-    def insert(self, into: str, select: str, parameters: Sequence[Any]) -> object:
-        """Copy what a statement selects into a table of the file, whose columns `into` may name."""
-
-    def copy_range(self, table: str, select: str, first_id: int, last_id: int) -> int:
-        """Copy the rows of a range of ids into a table of the file, and return their number.
-
-        `select` selects the rows between two ids, in the order of their ids, up to a number.
-        """
-
-
 class SqliteDatabase:
-    """The `UsageDatabase` of a file."""
+    """A database in a file."""
 
     def __init__(self, connection: sqlite3.Connection, sleep: Callable[[float], None]) -> None:
-        self.copy, self._sleep = connection, sleep
-        self.execute = connection.execute
+        self.copy = connection
+        """The connection in which the tables of the file for copies are called copy.NAME."""
+        self._sleep, self.execute = sleep, connection.execute
 
     @contextmanager
     def snapshot(self) -> Iterator[None]:
@@ -125,11 +135,15 @@ class SqliteDatabase:
         self.execute("COMMIT")
 
     def insert(self, into: str, select: str, parameters: Sequence[Any]) -> None:
-        """Copy what a statement selects into a table of the file."""
+        """Copy what a statement selects into a table of the file, whose columns `into` may name."""
         self.execute(f"INSERT INTO copy.{into} {select}", parameters)
 
     def copy_range(self, table: str, select: str, first_id: int, last_id: int) -> int:
-        """Copy the rows of a range of ids. With a rollback journal a rest follows each statement."""
+        """Copy the rows of a range of ids into a table of the file, and return their number.
+
+        `select` selects the rows between two ids, in the order of their ids, up to a number. With a rollback journal
+        a rest follows each statement.
+        """
         size, copied = FIRST_STEP_ROWS, 0
         [(journal,)] = self.execute("PRAGMA main.journal_mode")
         while True:
@@ -146,6 +160,36 @@ class SqliteDatabase:
                 self._sleep(max(MIN_REST_SECONDS, seconds))
 
 
+class PostgresDatabase:
+    """A database in PostgreSQL."""
+
+    def __init__(self, database: Reader, copy: sqlite3.Connection) -> None:
+        self._database, self.copy = database, copy
+        self.execute, self.snapshot = database.execute, database.snapshot
+
+    def insert(self, into: str, select: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
+        """Copy what a statement selects into a table of the file, and return it."""
+        rows = self.execute(select, parameters)
+        if rows:
+            values = ", ".join("?" * len(rows[0]))
+            self.copy.execute("BEGIN")
+            self.copy.executemany(f"INSERT INTO copy.{into} VALUES ({values})", rows)  # noqa: S608
+            self.copy.execute("COMMIT")
+        return rows
+
+    def copy_range(self, table: str, select: str, first_id: int, last_id: int) -> int:
+        """Copy the rows of a range of ids, a part in each transaction."""
+        copied = 0
+        while rows := self.insert(table, select, (first_id, last_id, POSTGRES_STEP_ROWS)):
+            copied += len(rows)
+            first_id = rows[-1][0] + 1
+        return copied
+
+
+UsageDatabase: TypeAlias = SqliteDatabase | PostgresDatabase
+"""A database of usage records, and the file for copies of its new rows."""
+
+
 @contextmanager
 def open_sqlite(
     path: Path, copies: CopyFile, *, sleep: Callable[[float], None] = time.sleep
@@ -154,6 +198,20 @@ def open_sqlite(
     with reading(path, copies.name) as connection:
         copies.attach_to(connection)
         yield SqliteDatabase(connection, sleep)
+
+
+@contextmanager
+def open_postgres(url: str, copies: CopyFile) -> Iterator[PostgresDatabase]:
+    """Yield a database, and the file for copies of its new rows. Raises SourceError."""
+    try:
+        with (
+            reading_postgres(url, copies.name) as database,
+            closing(sqlite3.connect(":memory:", isolation_level=None)) as copy,
+        ):
+            copies.attach_to(copy)
+            yield PostgresDatabase(database, copy)
+    except sqlite3.Error as error:  # of the file
+        raise SourceError(f"source {copies.name}: {reason_of(error, copies.file)}") from error
 
 
 @contextmanager
@@ -181,7 +239,7 @@ def task_ranges(
     yield first_id, last_id
 
 
-def reason_of(error: sqlite3.Error, path: Path | str) -> str:
+def reason_of(error: sqlite3.Error, path: Path) -> str:
     """Return why a database cannot be read, and what to do."""
     code: int = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
     if code & 0xFF in {sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT}:

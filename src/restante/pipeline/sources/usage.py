@@ -32,15 +32,8 @@ from restante.pipeline.clean.rules import (
 )
 from restante.pipeline.lake.commit_info import Mark
 from restante.pipeline.schemas import CLEAN_TABLES, CLIENT_VERSIONS, LIVE
-from restante.pipeline.sources import live, paths, schema
-from restante.pipeline.sources.databases import (
-    CopyFile,
-    UsageDatabase,
-    copy_file,
-    open_sqlite,
-    reading,
-    task_ranges,
-)
+from restante.pipeline.sources import databases, live, paths, schema
+from restante.pipeline.sources.databases import CopyFile, UsageDatabase, copy_file, reading, task_ranges
 from restante.pipeline.sources.live import LiveScan
 from restante.pipeline.sources.marks import RECENT_ROWS, IdRange, contradiction, mark_after
 from restante.pipeline.sources.rows import fault_row, row_batches
@@ -118,54 +111,45 @@ def recognise(spec: SourceSpec, preview: PathPreview) -> Source | None:
     spec.refuse_server(f"{path} is a {shape.kind}")
     # An import records the name of the reference's file as rows' origin.
     origins = () if shape.own else (os.fsencode(path.name).decode(errors="replace"),)
-    inodes, opened = paths.inodes(paths.find_files(path)), partial(_opened, path, shape, spec.name)
+    inodes, opened = (
+        paths.inodes(paths.find_files(path)),
+        partial(_opened, partial(databases.open_sqlite, path), shape, spec.name),
+    )
     return Source(spec.name, shape.kind, path, shape.feeds, inodes, opened, origins=origins)
 
 
 def recognise_url(spec: SourceSpec) -> Source:
     """Return the source at a URL. Raises SourceError if it is not the database of a mailbox server."""
     require_extra("postgres")
-    from restante.pipeline.sources import postgres
-
-    with postgres.reading(spec.url, spec.name) as database:
+    with databases.reading_postgres(spec.url, spec.name) as database:
         if not schema.entries(database, POSTGRES_SHAPE.sql):
             raise SourceError(f"source {spec.name}: there is no mailbox server's data in {database.name}")
-        inodes, opened = postgres.inodes(database), partial(_opened_url, spec.url, spec.name)
+        inodes = databases.postgres_inodes(database)
+        opened = partial(_opened, partial(databases.open_postgres, spec.url), POSTGRES_SHAPE, spec.name)
         return Source(spec.name, POSTGRES_SHAPE.kind, database.name, POSTGRES_SHAPE.feeds, inodes, opened)
+
+
+Open = Callable[[CopyFile], AbstractContextManager[UsageDatabase]]
+"""Opens a database, with the file for copies of its new rows."""
 
 
 @contextmanager
 def _opened(
-    path: Path, shape: Shape, name: str, scratch: Path, say: Say, context: IngestContext
+    opening: Open, shape: Shape, name: str, scratch: Path, say: Say, context: IngestContext
 ) -> Iterator[OpenedUsage]:
     with copy_file(scratch, name) as copies:
-        yield OpenedUsage(name, copies, partial(open_sqlite, path, copies), shape, context, say)
-
-
-@contextmanager
-def _opened_url(url: str, name: str, scratch: Path, say: Say, context: IngestContext) -> Iterator[OpenedUsage]:
-    from restante.pipeline.sources import postgres
-
-    with copy_file(scratch, name) as copies:
-        yield OpenedUsage(name, copies, partial(postgres.open_usage, url, name, copies), POSTGRES_SHAPE, context, say)
+        yield OpenedUsage(copies, opening, shape, context, say)
 
 
 class OpenedUsage:
     """A database up to the ids that were the last ones when it was opened."""
 
-    def __init__(
-        self,
-        name: str,
-        copies: CopyFile,
-        opening: Callable[[], AbstractContextManager[UsageDatabase]],
-        shape: Shape,
-        context: IngestContext,
-        say: Say,
-    ) -> None:
-        self._name, self._copies, self._opening, self._shape = name, copies, opening, shape
+    def __init__(self, copies: CopyFile, opening: Open, shape: Shape, context: IngestContext, say: Say) -> None:
+        self._name = name = copies.name
+        self._copies, self._opening, self._shape = copies, partial(opening, copies), shape
         self._context, self._say = context, say
         self._limits = rules.time_limits(context.first_day, context.latest)
-        with opening() as database:
+        with self._opening() as database:
             self._version = version = schema.version(database, shape, name)
             self.tables = tuple(table for table in shape.feeds if version >= shape.since.get(table.name, 0))
             self._ids = {
