@@ -7,9 +7,8 @@ generation, if the database is still the one that its mark describes, or else fr
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from datetime import UTC, date, datetime
-from itertools import chain, groupby
+from itertools import chain
 from pathlib import Path
 from typing import Final, NamedTuple, cast
 
@@ -17,14 +16,13 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from msgspec.structs import replace
 
 from restante.common.errors import InUse, Misuse, RestanteError, StoreError, plain
 from restante.common.extras import require_extra
 from restante.common.texts import counted
 from restante.pipeline.clean.rules import OUT_OF_RANGE
 from restante.pipeline.schemas import CLEAN_TABLES, FIRST_DAY, LIVE, Table
-from restante.pipeline.sources import rows, usage
+from restante.pipeline.sources import usage
 from restante.pipeline.sources.extract_files import (
     EXTRACT_FORMAT,
     INFO_KEY,
@@ -35,6 +33,7 @@ from restante.pipeline.sources.extract_files import (
     ExtractInfo,
     new_generation,
 )
+from restante.pipeline.sources.rows import arrow_schema, id_column
 from restante.pipeline.sources.source import (
     IngestContext,
     OpenedDatabase,
@@ -48,12 +47,8 @@ from restante.pipeline.sources.source import (
 )
 
 MAX_ROWS: Final = 1_000_000
-MAX_BYTES: Final = 256 << 20
-"""Maximum rows of a file, and bytes of them in memory. A job that reads extracts reads a file as a whole, and one
-upload may not take long. More rows go into the next file."""
-
-GROUP_BYTES: Final = 64 << 20
-"""Bytes of a row group, in memory, at which it is written: this much of a file is in memory."""
+MAX_BYTES: Final = 64 << 20
+"""Maximum rows of a file, and bytes of them: so much is in memory. More rows go into the next file."""
 
 
 class Extracted(NamedTuple):
@@ -197,129 +192,90 @@ class _SourceExtract:
     ) -> Extracted:
         """Write what is new of a table. `complete`: it is the last one of its source that has something new."""
         table, newest = CLEAN_TABLES[span.table], self._newest.get(span.table)
-        generation = new_generation(self._now, self._last_generations.get(span.table, ""))
-        if newest is not None and not span.reason:
-            generation = newest.extract.generation
-        elif newest is not None:
+        generation, before, replaced = (
+            new_generation(self._now, self._last_generations.get(span.table, "")),
+            "",
+            False,
+        )
+        if newest is not None and span.reason:
+            replaced = True
             self._say(
                 f"source {self._source.name}: {table.name} is written again from the beginning, as generation"
                 f" {generation}: {span.reason}"
             )
-        day = datetime.fromtimestamp(self._now, UTC).date()
-        extract = ExtractFile(self._source.name, table.name, generation, day, span.first_id, 0)
-        info = ExtractInfo(
-            format=EXTRACT_FORMAT,
-            written=self._now,
-            first_day=self._first_day,
-            rows=0,
-            rejected=0,
-            missed=0,
-            mark=span.marks[""],
-            before="" if newest is None or span.reason else newest.info.mark.last_digest,
-            replaced=bool(span.reason) or (newest is not None and newest.info.replaced),
-            complete=False,
-        )
-        batches = chain.from_iterable(task() for task in span.tasks)
-        groups: Iterable[tuple[int, Iterable[pa.RecordBatch]]] = groupby(batches, _FileNumbers())
-        if table is LIVE and not span.counted:
-            groups = [(1, ())]  # nothing is live any more
-        written: list[ExtractInfo] = []
-        draft: _Draft | None = None
-        for _, group in groups:
-            if draft is not None:
-                info = self._add(opened, span, draft, extract, info)
-                written.append(info)
-                extract = extract._replace(first=info.mark.last + 1)
-                info = replace(info, before=info.mark.last_digest)
-            draft = _Draft(self._folder.draft(self._source.name), table, group)
-            if draft.out_of_range and context.set_back:
+        elif newest is not None:
+            generation, before = newest.extract.generation, newest.info.mark.last_digest
+            replaced = newest.info.replaced
+        first, read, infos = span.first_id, 0, list[ExtractInfo]()
+        for batches, is_last in _batches_of_files(chain.from_iterable(task() for task in span.tasks)):
+            rows = pa.Table.from_batches(batches, arrow_schema(table))
+            read += rows.num_rows
+            if is_last and read != span.counted:
                 raise SourceError(
-                    f"source {self._source.name}: the times of {counted(draft.out_of_range, 'row')} of {table.name}"
-                    " are out of range, perhaps only by this machine's clock, which was set back since the last"
-                    " extract. They were not written: set the clock, and run this again"
+                    f"source {self._source.name}: {table.name} counts {counted(span.counted, 'row')}, but {read:,}"
+                    " could be read. The file is damaged, or was changed by hand: check it"
                 )
-        read = sum(info.rows for info in written) + (draft.rows if draft else 0)
-        if draft is None or read != span.counted:
-            raise SourceError(
-                f"source {self._source.name}: {table.name} counts {counted(span.counted, 'row')}, but {read:,} could"
-                " be read. The file is damaged, or was changed by hand: check it"
+            self._check_clock(rows, table, context)
+            if table is LIVE:
+                first = last = self._last_live + 1
+                mark, missed = span.marks[""], 0
+            else:
+                last = rows.column(id_column(table))[-1].as_py()
+                mark, missed = opened.mark_at(span, last), last - first + 1 - rows.num_rows
+            info = ExtractInfo(
+                format=EXTRACT_FORMAT,
+                written=self._now,
+                first_day=self._first_day,
+                rows=rows.num_rows,
+                rejected=rows.num_rows - rows.column("fault").null_count,
+                missed=missed,
+                mark=mark,
+                before=before,
+                replaced=replaced,
+                complete=complete and is_last,
             )
-        written.append(self._add(opened, span, draft, extract, replace(info, complete=complete)))
-        rejected, missed = sum(info.rejected for info in written), sum(info.missed for info in written)
-        return Extracted(self._source.name, table.name, len(written), read, rejected, missed)
+            day = datetime.fromtimestamp(self._now, UTC).date()
+            self._add(rows, ExtractFile(self._source.name, table.name, generation, day, first, last), info)
+            infos.append(info)
+            first, before = last + 1, mark.last_digest
+        rejected, missed = sum(info.rejected for info in infos), sum(info.missed for info in infos)
+        return Extracted(self._source.name, table.name, len(infos), read, rejected, missed)
 
-    def _add(
-        self, opened: OpenedDatabase, span: Span, draft: _Draft, extract: ExtractFile, info: ExtractInfo
-    ) -> ExtractInfo:
-        """Add a draft to the folder, and return what it says about itself."""
-        info = replace(info, rows=draft.rows, rejected=draft.rejected)
-        if span.table == LIVE.name:
-            extract = extract._replace(first=self._last_live + 1, last=self._last_live + 1)
-        else:
-            extract = extract._replace(last=draft.last_id)
-            info = replace(
-                info, mark=opened.mark_at(span, extract.last), missed=extract.last - extract.first + 1 - draft.rows
+    def _check_clock(self, rows: pa.Table, table: Table, context: IngestContext) -> None:
+        """Raise SourceError if rows have a fault that may be that of our clock."""
+        out_of_range = pc.sum(pc.equal(rows.column("fault"), OUT_OF_RANGE)).as_py()
+        if out_of_range and context.set_back:
+            raise SourceError(
+                f"source {self._source.name}: the times of {counted(out_of_range, 'row')} of {table.name}"
+                " are out of range, perhaps only by this machine's clock, which was set back since the last"
+                " extract. They were not written: set the clock, and run this again"
             )
+
+    def _add(self, rows: pa.Table, extract: ExtractFile, info: ExtractInfo) -> None:
+        """Add an extract to the folder. Raises StoreError, or SourceError if it cannot have its name."""
         if extract.last > MAX_ID:
             raise SourceError(
-                f"source {self._source.name}: an extract of {span.table} has the last number: remove it"
+                f"source {self._source.name}: an extract of {extract.table} has the last number: remove it"
             )
-        draft.finish(info)
-        self._folder.add(draft.path, extract)
-        return info
-
-
-class _FileNumbers:
-    """Numbers the files that batches go into, for itertools.groupby."""
-
-    def __init__(self) -> None:
-        self._number = self._rows = self._bytes = 0
-
-    def __call__(self, batch: pa.RecordBatch) -> int:
-        self._rows += batch.num_rows
-        self._bytes += batch.nbytes
-        if self._rows > MAX_ROWS or self._bytes > MAX_BYTES:
-            self._number += 1
-            self._rows, self._bytes = batch.num_rows, batch.nbytes
-        return self._number
-
-
-class _Draft:
-    """A file that has all its rows, and lacks its metadata."""
-
-    def __init__(self, path: Path, table: Table, batches: Iterable[pa.RecordBatch]) -> None:
-        """Write the batches. Raises StoreError, and what reading them raises."""
-        self.path = path
-        self.rows = self.rejected = self.out_of_range = self.last_id = 0
-        schema = rows.arrow_schema(table)
-        group: list[pa.RecordBatch] = []
-        group_bytes = 0
-        with self._writing():
-            self._writer = pq.ParquetWriter(str(path), schema, compression="zstd", store_schema=False)
-            for batch in batches:
-                faults = batch.column("fault")
-                self.rows += batch.num_rows
-                self.rejected += batch.num_rows - faults.null_count
-                self.out_of_range += pc.sum(pc.equal(faults, OUT_OF_RANGE)).as_py() or 0
-                if table is not LIVE:
-                    self.last_id = batch.column(rows.id_column(table))[-1].as_py()
-                group.append(batch)
-                group_bytes += batch.nbytes
-                if group_bytes > GROUP_BYTES:
-                    self._writer.write_table(pa.Table.from_batches(group))
-                    group, group_bytes = [], 0
-            if group:
-                self._writer.write_table(pa.Table.from_batches(group))
-
-    def finish(self, info: ExtractInfo) -> None:
-        """Write the metadata. Raises StoreError."""
-        with self._writing():
-            self._writer.add_key_value_metadata({INFO_KEY: msgspec.json.encode(info)})
-            self._writer.close()
-
-    @contextmanager
-    def _writing(self) -> Iterator[None]:
+        draft = self._folder.draft(self._source.name)
         try:
-            yield
+            with pq.ParquetWriter(str(draft), rows.schema, compression="zstd", store_schema=False) as writer:
+                writer.write_table(rows)
+                writer.add_key_value_metadata({INFO_KEY: msgspec.json.encode(info)})
         except OSError as error:
-            raise StoreError(f"cannot write {self.path}: {plain(error)}: make room, and run this again") from error
+            raise StoreError(f"cannot write {draft}: {plain(error)}: make room, and run this again") from error
+        self._folder.add(draft, extract)
+
+
+def _batches_of_files(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[list[pa.RecordBatch], bool]]:
+    """Yield the batches that go into each file, and whether it is the last one. Without batches there is one file."""
+    of_file: list[pa.RecordBatch] = []
+    rows = bytes_ = 0
+    for batch in batches:
+        if of_file and (rows + batch.num_rows > MAX_ROWS or bytes_ + batch.nbytes > MAX_BYTES):
+            yield of_file, False
+            of_file, rows, bytes_ = [], 0, 0
+        of_file.append(batch)
+        rows += batch.num_rows
+        bytes_ += batch.nbytes
+    yield of_file, True
