@@ -481,7 +481,7 @@ def run_days(folder: Path, rounds: int, results: Results) -> None:
     """Run with a day of a server, and of a fleet's extracts. A run before the first that counts makes the lake."""
     today = datetime.now(UTC).date()
     (folder / "extracts").mkdir(parents=True)
-    extracts = ExtractFolder(str(folder / "extracts"), folder)
+    extracts = ExtractFolder(str(folder / "extracts"))
     for number in range(rounds + 1):
         day = today - timedelta(rounds + 1 - number)
         add_records(folder / "one", DAY_ROWS, day)

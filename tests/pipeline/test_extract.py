@@ -64,7 +64,7 @@ class World:
 
     def run(self, *specs: str, hour: float = 0, out: str | ExtractFolder | None = None) -> list[Any]:
         self.scratch.mkdir(exist_ok=True)
-        folder = out if isinstance(out, ExtractFolder) else ExtractFolder(out or str(self.out), self.scratch)
+        folder = out if isinstance(out, ExtractFolder) else ExtractFolder(out or str(self.out))
         return list(extract(specs, folder, self.scratch, NOW + HOUR * hour, self.messages.append))
 
     def files(self, table: str = "nameplates") -> dict[ExtractFile, tuple[ExtractInfo, list[Row]]]:
@@ -291,16 +291,19 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from restante.pipeline.extract import extract
-from restante.pipeline.sources.extract_files import ExtractFolder
+from restante.pipeline.sources import extract_files
+from restante.pipeline.sources.extract_files import ExtractFolder, give_name
+
+def kill(*_):
+    os.kill(os.getpid(), signal.SIGKILL)
 
 class Killed(ExtractFolder):
-    def add(self, draft, extract):
-        if extract.table == "mailboxes":
-            os.kill(os.getpid(), signal.SIGKILL)
-        super().add(draft, extract)
+    def add(self, content, extract):
+        extract_files.give_name = give_name if extract.table != "mailboxes" else kill
+        super().add(content, extract)
 
 data, out, scratch, now = sys.argv[1:]
-folder = Killed(out, Path(scratch))
+folder = Killed(out)
 list(extract([f"a={data}"], folder, Path(scratch), float(now), print))
 """
 
@@ -317,7 +320,7 @@ def test_a_killed_run_leaves_a_draft_that_the_next_run_removes(world: World, ser
 
 
 def test_two_runs_of_one_source_do_not_write_at_once(world: World, server: Ours) -> None:
-    folder = ExtractFolder(str(world.out), world.scratch)
+    folder = ExtractFolder(str(world.out))
     with folder.locked("a"):
         (world.out.parent / "other").mkdir()
         with ours(world.out.parent / "other" / "b", nameplate(1)) as other:
@@ -499,12 +502,12 @@ def test_the_command_of_the_guide_writes_extracts(tmp_path: Path) -> None:
 
 def test_a_url_of_files_is_the_folder_of_that_path(world: World, server: Ours) -> None:
     world.run(f"a={server.data}", out=world.out.as_uri())
-    assert ExtractFolder("file:///", world.scratch).path_text("a") == "file:///a"
+    assert ExtractFolder("file:///").path_text("a") == "file:///a"
 
 
 def test_at_a_url_whose_files_appear_before_they_are_complete_a_draft_is_renamed(world: World, server: Ours) -> None:
     """HDFS is such a file system. Here it is a folder by Arrow's functions for all file systems."""
-    folder = ExtractFolder(str(world.out), world.scratch)
+    folder = ExtractFolder(str(world.out))
     folder._local, folder._fs = None, SubTreeFileSystem("/", LocalFileSystem())
     spec = f"a={server.data}"
     world.run(spec, hour=-2, out=folder)
@@ -526,7 +529,7 @@ def test_at_a_url_whose_files_appear_before_they_are_complete_a_draft_is_renamed
 def test_an_error_of_a_url_names_no_secret(world: World) -> None:
     for url in ("s3://canary-id:canary-key@bucket/x?no-option=canary", "s3a://canary:canary@bucket/x?canary=canary"):
         with pytest.raises(Misuse) as refused:
-            ExtractFolder(url, world.scratch)
+            ExtractFolder(url)
         assert str(refused.value).startswith(f"{url.partition(':')[0]}://***@bucket/x is no URL of a folder: write ")
         assert "canary" not in str(refused.value)
 
@@ -536,7 +539,7 @@ def test_requests_to_google_are_repeated_for_a_limited_time(world: World, monkey
     with held_port() as nobody_listens:
         url = f"gs://anonymous@bucket/x?scheme=http&endpoint_override=127.0.0.1:{nobody_listens}"
         with pytest.raises(StoreError, match="bucket/x"):
-            ExtractFolder(url, world.scratch).files("a")
+            ExtractFolder(url).files("a")
 
 
 @pytest.mark.thorough

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from restante.common.errors import InUse, Misuse, RestanteError, StoreError, plain
+from restante.common.errors import InUse, Misuse, RestanteError, StoreError
 from restante.common.extras import require_extra
 from restante.common.texts import counted
 from restante.pipeline.clean.rules import OUT_OF_RANGE
@@ -257,14 +257,11 @@ class _SourceExtract:
             raise SourceError(
                 f"source {self._source.name}: an extract of {extract.table} has the last number: remove it"
             )
-        draft = self._folder.draft(self._source.name)
-        try:
-            with pq.ParquetWriter(str(draft), rows.schema, compression="zstd", store_schema=False) as writer:
-                writer.write_table(rows)
-                writer.add_key_value_metadata({INFO_KEY: msgspec.json.encode(info)})
-        except OSError as error:
-            raise StoreError(f"cannot write {draft}: {plain(error)}: make room, and run this again") from error
-        self._folder.add(draft, extract)
+        content = pa.BufferOutputStream()
+        with pq.ParquetWriter(content, rows.schema, compression="zstd", store_schema=False) as writer:
+            writer.write_table(rows)
+            writer.add_key_value_metadata({INFO_KEY: msgspec.json.encode(info)})
+        self._folder.add(content.getvalue(), extract)
 
 
 def _batches_of_files(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[list[pa.RecordBatch], bool]]:

@@ -37,7 +37,7 @@ def write_extracts(spec: str, folder: Path, scratch: Path, day: str = DAY, *, ho
         hour = hours.stat().st_size if hours.exists() else 0
         hours.write_bytes(bytes(hour + 1))
     now = datetime.combine(date.fromisoformat(DAY), time(), UTC).timestamp() + 3600 * hour
-    for result in extract([spec], ExtractFolder(str(folder), scratch), scratch, now, print, CONTEXT.first_day):
+    for result in extract([spec], ExtractFolder(str(folder)), scratch, now, print, CONTEXT.first_day):
         if isinstance(result, RestanteError):
             raise result
     paths = []

@@ -61,7 +61,7 @@ def extract(
         from restante.pipeline.extract import extract as write_extracts
         from restante.pipeline.sources.extract_files import ExtractFolder
 
-        folder = ExtractFolder(output, temporary)
+        folder = ExtractFolder(output)
         for result in write_extracts(specs, folder, temporary, time.time(), say):
             if isinstance(result, RestanteError):
                 say(f"restante: {result}")

@@ -200,9 +200,8 @@ def _begun(generation: str) -> datetime:
 class ExtractFolder:
     """An open folder of extracts, of all sources."""
 
-    def __init__(self, target: str, scratch: Path) -> None:
-        """Open a folder, or what a URL names. `scratch` is for files that are uploaded. Raises Misuse, StoreError."""
-        self._scratch = scratch
+    def __init__(self, target: str) -> None:
+        """Open a folder, or what a URL names. Raises Misuse, StoreError."""
         self._local: Path | None = None
         if "://" in target:
             self._text = redacted_url(target).partition("?")[0]  # options may be secrets, too
@@ -303,19 +302,15 @@ class ExtractFolder:
         except (OSError, pa.ArrowException) as error:
             raise self._failure("read", self.path_text(extract.path), error) from error
 
-    def draft(self, source: str) -> Path:
-        """Return where to write the next extract of a source, before it is added."""
-        return self._scratch / DRAFT if self._local is None else self._local / source / DRAFT
-
-    def add(self, draft: Path, extract: ExtractFile) -> None:
-        """Rename a complete draft to its extract. Raises StoreError, or SourceError if the name is taken."""
+    def add(self, content: pa.Buffer, extract: ExtractFile) -> None:
+        """Write a file. Raises StoreError, or SourceError if the name is taken."""
         try:
             if self._local is None:
-                self._upload(draft, f"{self._base}/{extract.path}")
-                draft.unlink()
+                self._upload(content, f"{self._base}/{extract.path}")
                 return
-            file = self._local / extract.path
+            draft, file = self._local / extract.source / DRAFT, self._local / extract.path
             file.parent.mkdir(parents=True, exist_ok=True)
+            draft.write_bytes(content)
             flush(draft)
             give_name(draft, file)
             draft.unlink(missing_ok=True)
@@ -328,7 +323,7 @@ class ExtractFolder:
         except (OSError, pa.ArrowException) as error:
             raise self._failure("write", self.path_text(extract.path), error) from error
 
-    def _upload(self, draft: Path, path: str) -> None:
+    def _upload(self, content: pa.Buffer, path: str) -> None:
         """Upload a file. If that fails, the store has no file, or on HDFS an unfinished one with a hidden name."""
         if self._fs.get_file_info(path).type != file_systems.FileType.NotFound:
             raise FileExistsError
@@ -338,8 +333,8 @@ class ExtractFolder:
         if renamed:
             self._fs.create_dir(folder)
         # In one call: an Arrow stream that is closed between two has uploaded an object of what it was given.
-        with pa.memory_map(str(draft)) as content, self._fs.open_output_stream(target) as upload:
-            upload.write(content.read_buffer())
+        with self._fs.open_output_stream(target) as upload:
+            upload.write(content)
         if renamed:
             self._fs.move(target, path)
 
