@@ -20,7 +20,7 @@ from restante.common import transfer_records, usage_records
 from restante.mailbox.protocol import messages
 from restante.mailbox.server import trace
 from restante.pipeline.clean import rules, timing
-from restante.pipeline.clean.fields import Fields
+from restante.pipeline.clean.envelopes import Fields
 from restante.pipeline.clean.rules import ORIGIN_RULE, OWN_RULES, USAGE_FAULTS, Fault, TimeLimits, time_limits
 from restante.pipeline.schemas import CLEAN_TABLES, CLIENT_EVENTS, MAX_TEXT_CHARACTERS, SERVER_COMMANDS
 from restante.pipeline.sources import extracts, rows

@@ -25,7 +25,15 @@ from restante.pipeline.lake.commit_info import Mark
 from restante.pipeline.schemas import ARCHIVED, SOURCE_KIND_ARCHIVE
 from restante.pipeline.sources import archived, paths
 from restante.pipeline.sources.archived import EnvelopeBatch, Origin
-from restante.pipeline.sources.databases import CopyFile, SqliteDatabase, copy_file, open_sqlite, reading, task_ranges
+from restante.pipeline.sources.databases import (
+    CopyFile,
+    SqliteDatabase,
+    copy_file,
+    database_path,
+    open_sqlite,
+    reading,
+    task_ranges,
+)
 from restante.pipeline.sources.marks import RECENT_ROWS, IdRange, contradiction
 from restante.pipeline.sources.schema import printable_name
 from restante.pipeline.sources.source import (
@@ -78,12 +86,8 @@ ORDER BY arrivals.arrival LIMIT ?
 
 def recognise(spec: SourceSpec, preview: PathPreview) -> Source | None:
     """Return the source if the path is one of our archives. Raises SourceError."""
-    path = spec.path
-    if preview.files is not None:
-        if ARCHIVE_FILE not in preview.files:
-            return None
-        path /= ARCHIVE_FILE
-    elif not preview.sqlite:
+    path = database_path(spec, preview, (ARCHIVE_FILE,))
+    if path is None:
         return None
     with reading(path, spec.name) as database:
         [(application,)] = database.execute("PRAGMA application_id")

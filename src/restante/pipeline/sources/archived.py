@@ -10,8 +10,7 @@ from typing import Final, NamedTuple, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from restante.pipeline.clean.envelopes import ENVELOPE_FAULTS, StoredValues, verify
-from restante.pipeline.clean.fields import Numbers, Truths
+from restante.pipeline.clean.envelopes import ENVELOPE_FAULTS, Numbers, StoredValues, Truths, verify
 from restante.pipeline.clean.rules import MICROSECONDS_PER_SECOND, SECONDS_PER_DAY
 from restante.pipeline.schemas import ARCHIVED
 from restante.pipeline.sources import rows

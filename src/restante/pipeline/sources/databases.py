@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 from restante.common.errors import Misuse, StoreError, plain
-from restante.pipeline.sources.source import Inode, SourceError, refuse_special
+from restante.pipeline.sources.source import Inode, PathPreview, SourceError, SourceSpec, refuse_special
 
 if TYPE_CHECKING:
     from restante.common.postgres import Reader
@@ -46,6 +46,13 @@ MIN_REST_SECONDS: Final = 0.002
 
 POSTGRES_STEP_ROWS: Final = 20_000
 """Rows of a statement in PostgreSQL, which is a transaction: a tenth of a second."""
+
+
+def database_path(spec: SourceSpec, preview: PathPreview, names: Sequence[str]) -> Path | None:
+    """Return the path of a source's database: the file, or that of one of these names in a folder; None: neither."""
+    if preview.files is not None:
+        return next((spec.path / name for name in names if name in preview.files), None)
+    return spec.path if preview.sqlite else None
 
 
 @contextmanager

@@ -22,8 +22,7 @@ import pyarrow.parquet as pq
 
 from restante.common.errors import StoreError
 from restante.common.texts import counted
-from restante.pipeline.clean.envelopes import StoredValues
-from restante.pipeline.clean.fields import Numbers
+from restante.pipeline.clean.envelopes import Numbers, StoredValues
 from restante.pipeline.clean.rules import SECONDS_PER_DAY
 from restante.pipeline.lake.commit_info import Mark
 from restante.pipeline.schemas import ARCHIVED, SOURCE_KIND_FILES

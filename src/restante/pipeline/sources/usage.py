@@ -33,7 +33,14 @@ from restante.pipeline.clean.rules import (
 from restante.pipeline.lake.commit_info import Mark
 from restante.pipeline.schemas import CLEAN_TABLES, CLIENT_VERSIONS, LIVE
 from restante.pipeline.sources import databases, live, paths, schema
-from restante.pipeline.sources.databases import CopyFile, UsageDatabase, copy_file, reading, task_ranges
+from restante.pipeline.sources.databases import (
+    CopyFile,
+    UsageDatabase,
+    copy_file,
+    database_path,
+    reading,
+    task_ranges,
+)
 from restante.pipeline.sources.live import LiveScan
 from restante.pipeline.sources.marks import RECENT_ROWS, IdRange, contradiction, mark_after
 from restante.pipeline.sources.rows import fault_row, row_batches
@@ -84,13 +91,8 @@ _ANY_TIME: Final = TimeLimits(-(1 << 62), 1 << 62)
 
 def recognise(spec: SourceSpec, preview: PathPreview) -> Source | None:
     """Return the source if the path is the database of a mailbox server or a transit relay. Raises SourceError."""
-    path = spec.path
-    if preview.files is not None:
-        name = next((name for name in (MAILBOX_FILE, RELAY_FILE) if name in preview.files), None)
-        if name is None:
-            return None
-        path /= name
-    elif not preview.sqlite:
+    path = database_path(spec, preview, (MAILBOX_FILE, RELAY_FILE))
+    if path is None:
         return None
     with reading(path, spec.name) as database:
         [(application,)] = database.execute("PRAGMA application_id")
