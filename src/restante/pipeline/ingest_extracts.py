@@ -156,8 +156,7 @@ def _staged(
 ) -> tuple[StagedFiles | None, list[NewExtracts], dict[str, str]]:
     """Write the clean rows; return the files, the sources whose rows they have, and why others were refused.
 
-    If something is wrong, each source is read alone to see which. Raises StoreError if none is the cause: Spark
-    observes rows again if it repeats a task.
+    If something is wrong, each source is read alone to see which. Raises StoreError if none is the cause.
     """
     good, refused = list(new_rows), dict[str, str]()
     for _ in range(MAX_READS):

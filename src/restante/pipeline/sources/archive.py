@@ -100,11 +100,7 @@ def recognise(spec: SourceSpec, preview: PathPreview) -> Source | None:
 
 @contextmanager
 def _opened(path: Path, name: str, scratch: Path, say: Say, context: IngestContext) -> Iterator[OpenedArchive]:
-    """Check the archive's schema, and yield a view of it at one moment. Raises SourceError.
-
-    An archive has a write-ahead log (WAL): readers and the writer do not wait for one another, and a read transaction
-    keeps seeing the same state (sqlite.org/isolation.html). So only the new envelopes are copied.
-    """
+    """Check the archive's schema, and yield a view of it at one moment. Raises SourceError."""
     with copy_file(scratch, name) as copies, open_sqlite(path, copies) as database:
         _check_schema(database.copy, name, say)
         database.execute("BEGIN")
@@ -118,7 +114,7 @@ class OpenedArchive:
 
     def __init__(self, name: str, database: SqliteDatabase, copies: CopyFile, context: IngestContext) -> None:
         self._name, self._database, self._copies, self._context = name, database, copies, context
-        # BEGIN is deferred: the first SELECT fixes what the transaction sees (sqlite.org/lang_transaction.html).
+        # The first SELECT after BEGIN fixes what the transaction sees (sqlite.org/isolation.html).
         totals = database.execute("SELECT next_arrival, envelopes, bytes FROM totals").fetchall()
         if len(totals) != 1:
             raise SourceError(f"source {name}: the archive is damaged: run `restante waku check` for details")

@@ -112,14 +112,6 @@ class Damaged(Exception):  # noqa: N818 - it is a file
     """A file is no extract, or is not complete. The text follows its path."""
 
 
-class Footer(NamedTuple):
-    """What is read at the end of a file."""
-
-    info: ExtractInfo
-    metadata: pq.FileMetaData
-    schema: pa.Schema
-
-
 class ExtractFile(NamedTuple):
     """The path of an extract."""
 
@@ -155,8 +147,10 @@ def parse_path(path: str) -> ExtractFile | None:
     return extract if 0 < extract.first <= extract.last <= MAX_ID else None
 
 
-def read_footer(file: pa.NativeFile, extract: ExtractFile, path: str) -> Footer:
-    """Return what an extract says about itself. `path` is for people.
+def read_footer(
+    file: pa.NativeFile, extract: ExtractFile, path: str
+) -> tuple[ExtractInfo, pq.FileMetaData, pa.Schema]:
+    """Return what an extract says about itself, and what Parquet says. `path` is for people.
 
     Raises Damaged, SourceError if it has a later format, and OSError if it cannot be read.
     """
@@ -181,7 +175,7 @@ def read_footer(file: pa.NativeFile, extract: ExtractFile, path: str) -> Footer:
         raise Damaged("is no extract")
     if extract.table != LIVE.name and info.mark.last != extract.last:
         raise Damaged("is no extract of that name")
-    return Footer(info, metadata, schema)
+    return info, metadata, schema
 
 
 def new_generation(now: float, before: str = "") -> str:
@@ -296,7 +290,7 @@ class ExtractFolder:
             if self._fs.get_file_info(path).type != file_systems.FileType.File:  # to open a named pipe takes forever
                 return None
             with self._fs.open_input_file(path) as file:
-                return read_footer(file, extract, self.path_text(extract.path)).info
+                return read_footer(file, extract, self.path_text(extract.path))[0]
         except Damaged:
             return None
         except (OSError, pa.ArrowException) as error:

@@ -96,10 +96,6 @@ class Shape(NamedTuple):
         """Return whether it is our server."""
         return self.imports is not None
 
-    def table(self, table: str) -> str:
-        """Return the database's name of a table."""
-        return self.names[table]
-
     def columns(self, table: str) -> tuple[str, ...]:
         """Return the columns that a row has in every version, except for its id. Digests are computed from these."""
         ruled = tuple(rule.source for rule in RULES[table])
@@ -196,7 +192,7 @@ def version(database: UsageDatabase, shape: Shape, name: str) -> int:
 
 def id_column(database: UsageDatabase, shape: Shape, version: int, table: str, name: str, say: Say) -> str:
     """Check a table's columns, and return the name of its id column. Raises SourceError."""
-    sql_name = shape.table(table)
+    sql_name = shape.names[table]
     kind = entries(database, shape.sql).get(sql_name)
     if kind != "table":
         raise SourceError(f"source {name}: {sql_name} is {f'a {kind}' if kind else 'missing'}, and should be a table")

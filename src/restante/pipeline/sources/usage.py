@@ -214,7 +214,7 @@ class OpenedUsage:
         """Copy the rows behind an id, and return their number; of binds, also what tells which addresses are new."""
         [(size,)] = database.execute(self._shape.sql.size)
         self._copies.require_space(size * (ids.last_id - after) // max(1, ids.last_id))
-        id_, name, selected = self._ids[table], self._shape.table(table), self._shape.selected(table, self._version)
+        id_, name, selected = self._ids[table], self._shape.names[table], self._shape.selected(table, self._version)
         database.copy.execute(f"DROP TABLE IF EXISTS copy.{table}")
         database.copy.execute(f"CREATE TABLE copy.{table} (id INTEGER PRIMARY KEY, {', '.join(selected)})")
         columns = ", ".join((id_, *selected.values()))
@@ -270,7 +270,7 @@ class OpenedUsage:
 
     def _has_row(self, file: Path, shape: Shape, table: str, row: Sequence[Any]) -> bool:
         same = " AND ".join(f"{rule.source} IS ?" for rule in RULES[table])
-        select = f"SELECT 1 FROM {shape.table(table)} WHERE {same} LIMIT 1"  # noqa: S608 - constants
+        select = f"SELECT 1 FROM {shape.names[table]} WHERE {same} LIMIT 1"  # noqa: S608 - constants
         try:
             with reading(file, self._name) as other:
                 return bool(other.execute(select, row).fetchone())
@@ -282,7 +282,7 @@ class UsageTable:
     """A table of a database. Its names are constants of ours, so they are safe in SQL."""
 
     def __init__(self, database: UsageDatabase, shape: Shape, table: str, id_: str) -> None:
-        self.table, self.sql_name = table, shape.table(table)
+        self.table, self.sql_name = table, shape.names[table]
         self._database, self._shape, self._id = database, shape, id_
 
     def ids(self) -> IdRange:
