@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Callable
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from restante.mailbox.protocol import messages
 from restante.mailbox.server import trace
 from restante.pipeline.clean import rules, timing
 from restante.pipeline.clean.envelopes import Fields
-from restante.pipeline.clean.rules import ORIGIN_RULE, OWN_RULES, USAGE_FAULTS, Fault, TimeLimits, time_limits
+from restante.pipeline.clean.rules import ORIGIN_RULE, OWN_RULES, USAGE_FAULTS, Faulty, TimeLimits, time_limits
 from restante.pipeline.schemas import CLEAN_TABLES, CLIENT_EVENTS, MAX_TEXT_CHARACTERS, SERVER_COMMANDS
 from restante.pipeline.sources import extracts, rows
 from restante.pipeline.sources.usage import FirstBinds, UsageScan, clean_rows
@@ -73,21 +74,27 @@ def row(table: str, **values: Any) -> list[Any]:
     return [(GOOD | values)[rule.column] for rule in RULES[table]]
 
 
+def clean(read: Callable[..., list[Any]], *arguments: Any) -> list[Any] | str:
+    """Return the clean values, or the fault."""
+    try:
+        return read(*arguments)
+    except Faulty as fault:
+        return str(fault)
+
+
 @pytest.mark.parametrize(("table", "column", "value", "expected"), CASES, ids=lambda value: ascii(value)[:40])
 def test_a_value_is_cleaned_or_makes_its_row_faulty(table: str, column: str, value: Any, expected: Any) -> None:
-    cleaned = rules.clean_values(RULES[table], row(table, **{column: value_of(value)}), WITHIN)
+    cleaned = clean(rules.clean_values, RULES[table], row(table, **{column: value_of(value)}), WITHIN)
     if isinstance(expected, dict):
         assert cleaned == expected["fault"]
-        assert isinstance(cleaned, Fault)
     else:
-        assert not isinstance(cleaned, Fault)
         actual = cleaned[[rule.column for rule in RULES[table]].index(column)]
         assert (actual, type(actual)) == (expected, type(expected))
 
 
 def test_a_row_has_the_first_of_its_faults_and_long_text_is_cut() -> None:
-    assert rules.clean_values(RULES["nameplates"], [None, "x", "x", "x", "x", 0], WITHIN) == "missing value"
-    assert rules.clean_values(RULES["nameplates"], ["x", 1e300, None, "x", "x", 0], WITHIN) == "out of range"
+    assert clean(rules.clean_values, RULES["nameplates"], [None, "x", "x", "x", "x", 0], WITHIN) == "missing value"
+    assert clean(rules.clean_values, RULES["nameplates"], ["x", 1e300, None, "x", "x", 0], WITHIN) == "out of range"
     assert rules.clean_text("é" * 1000) == "é" * MAX_TEXT_CHARACTERS
     assert rules.clean_text("\0" * 1000) == "\ufffd" * MAX_TEXT_CHARACTERS
 
@@ -105,8 +112,9 @@ values = st.one_of(
 
 @given(st.data(), st.sampled_from(sorted(RULES)))
 def test_any_row_is_clean_or_has_a_known_fault(data: st.DataObject, table: str) -> None:
-    cleaned = rules.clean_values(RULES[table], data.draw(st.tuples(*(values for _ in RULES[table]))), WITHIN)
-    if isinstance(cleaned, Fault):
+    drawn = data.draw(st.tuples(*(values for _ in RULES[table])))
+    cleaned = clean(rules.clean_values, RULES[table], drawn, WITHIN)
+    if isinstance(cleaned, str):
         assert cleaned in USAGE_FAULTS
         return
     for rule, value in zip(RULES[table], cleaned, strict=True):
@@ -155,11 +163,12 @@ def test_a_row_of_an_extract_is_accepted_if_it_is_one_that_cleaning_returns(data
             row = LAKE_ROW | {column: value}
             at_source = [
                 row[name] / 1e6
-                if row[name] is not None and clean in {rules.clean_time, rules.clean_duration}
+                if row[name] is not None and reads in {rules.clean_time, rules.clean_duration}
                 else row[name]
-                for name, clean, _ in ruled
+                for name, reads, _ in ruled
             ]
-            expected.append(rules.clean_values(ruled, at_source, WITHIN) == [row[rule.column] for rule in ruled])
+            cleaned = clean(rules.clean_values, ruled, at_source, WITHIN)
+            expected.append(cleaned == [row[rule.column] for rule in ruled])
             when = row["connect_time" if table == "client_versions" else "started"]
             lake_rows.append(row | {"id": 5, "source": "north", "day": when and when // DAYS})
     schema = rows.arrow_schema(CLEAN_TABLES[table])
@@ -307,12 +316,12 @@ def event(**fields: Any) -> dict[str, Any] | str:
 
 
 def cleaned(item: bytes) -> dict[str, Any] | str:
-    return filled(EVENT, timing.clean_event(item, LIMITS), start=T)
+    return filled(EVENT, clean(timing.clean_event, item, LIMITS), start=T)
 
 
 def filled(columns: list[str], values: Any, **expected: Any) -> dict[str, Any] | str:
-    if isinstance(values, Fault):
-        return str(values)
+    if isinstance(values, str):
+        return values
     row = dict(zip(columns, values, strict=True))
     assert {name: row.pop(name) for name in (*expected, "day")} == {**expected, "day": 19_675}
     return {name: value for name, value in row.items() if value is not None}
@@ -339,7 +348,7 @@ def command(**fields: Any) -> dict[str, Any] | str:
 
 
 def traced(line: bytes) -> dict[str, Any] | str:
-    return filled(COMMAND, timing.clean_command(line, LIMITS), server_rx=T, connection=1)
+    return filled(COMMAND, clean(timing.clean_command, line, LIMITS), server_rx=T, connection=1)
 
 
 PEERS = {"type": "message", "side": "0ther", "phase": "dilate-12", "body": "00", "id": "9", "server_rx": T}

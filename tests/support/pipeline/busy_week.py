@@ -10,7 +10,7 @@ from hashlib import sha256
 from random import Random
 from typing import Any, Final
 
-from restante.pipeline.clean.rules import CleanValues, Fault, TimeLimits, time_limits
+from restante.pipeline.clean.rules import CleanValues, TimeLimits, time_limits
 from restante.pipeline.clean.timing import clean_command, clean_event
 from restante.timing.model.exchanges import to_us
 from support.pipeline.tables import TABLES, Inputs, Values, apart
@@ -216,10 +216,8 @@ def _delivery_case(vector: Mapping[str, Any], name: str) -> Case:
     return inputs, Counter(written(name, vector[name]))
 
 
-def _clean(read: Callable[[bytes, TimeLimits], CleanValues | Fault], item: Mapping[str, Any]) -> Values:
-    values = read(json.dumps(item).encode(), WITHIN)
-    assert not isinstance(values, Fault), (values, item)
-    *rest, day = values
+def _clean(read: Callable[[bytes, TimeLimits], CleanValues], item: Mapping[str, Any]) -> Values:
+    *rest, day = read(json.dumps(item).encode(), WITHIN)
     return (*rest, EPOCH + timedelta(days=day))
 
 

@@ -1,4 +1,4 @@
-"""Converts a row of a source to the lake's values, or to its fault. Pure; never raises.
+"""Converts a row of a source to the lake's values, or finds its fault. Pure.
 
 SQLite allows any value in any column (sqlite.org/flexibletypegoof.html), people edit these files, and clocks can be
 wrong. So every value is checked. A row has one fault: the first in the order of its rules.
@@ -46,17 +46,8 @@ CleanValues: TypeAlias = list[Any]
 """Values for the lake; times and durations are in microseconds."""
 
 
-class Fault(str):
-    """Why a row is rejected: one of USAGE_FAULTS."""
-
-    __slots__ = ()
-
-
 class Faulty(Exception):  # noqa: N818 - it is the row's fault, not an error of ours
-    """A value is rejected; the fault is one of USAGE_FAULTS."""
-
-    def __init__(self, fault: str) -> None:
-        self.fault = Fault(fault)
+    """A row is rejected; the text is its fault."""
 
 
 class TimeLimits(NamedTuple):
@@ -93,19 +84,16 @@ def time_limits(first_day: date, now: float) -> TimeLimits:
     )
 
 
-def clean_values(rules: Sequence[Rule], row: SourceRow, limits: TimeLimits) -> CleanValues | Fault:
-    """Return the clean values of a row, or its fault. The values are in the order of the rules."""
+def clean_values(rules: Sequence[Rule], row: SourceRow, limits: TimeLimits) -> CleanValues:
+    """Return the clean values of a row, in the order of the rules. Raises Faulty."""
     values: CleanValues = []
-    try:
-        for (_, clean, null), value in zip(rules, row, strict=True):
-            if value is not None:
-                values.append(clean(value, limits))
-            elif null:
-                values.append(None)
-            else:
-                return Fault(MISSING_VALUE)
-    except Faulty as faulty:
-        return faulty.fault
+    for (_, clean, null), value in zip(rules, row, strict=True):
+        if value is not None:
+            values.append(clean(value, limits))
+        elif null:
+            values.append(None)
+        else:
+            raise Faulty(MISSING_VALUE)
     return values
 
 

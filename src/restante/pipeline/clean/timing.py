@@ -1,4 +1,4 @@
-"""Converts a line of a server's trace, or an event of a client's log, to the lake's values or its fault. Pure.
+"""Converts a line of a server's trace, or an event of a client's log, to the lake's values. Pure.
 
 restante.timing.logs reads only times, ids of commands and listed words; nothing else passes into the lake.
 """
@@ -13,7 +13,6 @@ from restante.pipeline.clean.rules import (
     OUT_OF_RANGE,
     WRONG_TYPE,
     CleanValues,
-    Fault,
     Faulty,
     TimeLimits,
     clean_text,
@@ -28,17 +27,15 @@ _BIGINT_LIMIT: Final = 1 << 63
 """A BIGINT is less than this."""
 
 
-def clean_command(line: bytes, limits: TimeLimits) -> CleanValues | Fault:
-    """Return the columns of `server_commands` from `connection` on, and the day, or the line's fault."""
+def clean_command(line: bytes, limits: TimeLimits) -> CleanValues:
+    """Return the columns of `server_commands` from `connection` on, and the day. Raises Faulty."""
     try:
         command = read_line(line)
-        received_us = clean_time(command.server_rx, limits)
-    except Faulty as faulty:
-        return faulty.fault
     except READ_ERRORS as error:
-        return Fault(fault_of(error))
+        raise Faulty(fault_of(error)) from error
+    received_us = clean_time(command.server_rx, limits)
     if not 0 <= command.connection < _BIGINT_LIMIT:
-        return Fault(OUT_OF_RANGE)
+        raise Faulty(OUT_OF_RANGE)
     return [
         command.connection,
         command.command,
@@ -51,15 +48,13 @@ def clean_command(line: bytes, limits: TimeLimits) -> CleanValues | Fault:
     ]
 
 
-def clean_event(item: bytes, limits: TimeLimits) -> CleanValues | Fault:
-    """Return the columns of `client_events` from `name` on, and the day, or the event's fault."""
+def clean_event(item: bytes, limits: TimeLimits) -> CleanValues:
+    """Return the columns of `client_events` from `name` on, and the day. Raises Faulty."""
     try:
         event = read_event(item)
-        start_us = clean_time(event.start, limits)
-    except Faulty as faulty:
-        return faulty.fault
     except READ_ERRORS as error:
-        return Fault(fault_of(error))
+        raise Faulty(fault_of(error)) from error
+    start_us = clean_time(event.start, limits)
     return [
         event.name,
         event.start,

@@ -84,7 +84,7 @@ def _starts(database: UsageDatabase, scan: LiveScan) -> Iterator[tuple[Any, ...]
                 started, as_of = (rules.clean_time(value, scan.limits) for value in (joined, max(saved, updated)))
                 counts[_floored(started, scan), _floored(as_of, scan)] += count
             except Faulty as faulty:
-                yield _fault(kind, faulty, (kind, joined), scan)
+                yield fault_row(LIVE, (), scan.source, faulty, kind, (kind, joined))
         for (started, as_of), count in counts.items():
             yield _row(kind, started, count, as_of, scan)
 
@@ -102,7 +102,7 @@ def _listeners(database: UsageDatabase, scan: LiveScan) -> Iterator[tuple[Any, .
         as_of = _floored(rules.clean_time(updated, scan.limits), scan)
         yield _row(LIVE_LISTENER, None, rules.clean_number(connections, scan.limits), as_of, scan)
     except Faulty as faulty:
-        yield _fault(LIVE_LISTENER, faulty, (updated, connections), scan)
+        yield fault_row(LIVE, (), scan.source, faulty, LIVE_LISTENER, (updated, connections))
 
 
 def _floored(us: int, scan: LiveScan) -> int:
@@ -112,7 +112,3 @@ def _floored(us: int, scan: LiveScan) -> int:
 def _row(kind: str, started: int | None, count: int, as_of: int, scan: LiveScan) -> tuple[Any, ...]:
     day = (as_of if started is None else started) // MICROSECONDS_PER_DAY
     return (kind, started, count, as_of, scan.blur_us or None, day, scan.source, None, None, None)
-
-
-def _fault(kind: str, faulty: Faulty, original: tuple[Any, ...], scan: LiveScan) -> tuple[Any, ...]:
-    return fault_row(LIVE, (), scan.source, faulty.fault, kind, rules.row_digest(original))

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from restante.pipeline.clean import timing
-from restante.pipeline.clean.rules import Fault, TimeLimits, time_limits
+from restante.pipeline.clean.rules import Faulty, TimeLimits, time_limits
 from restante.pipeline.lake.commit_info import Mark
 from restante.pipeline.schemas import CLIENT_EVENTS, SERVER_COMMANDS
 from restante.pipeline.sources import paths
@@ -172,13 +172,13 @@ def read_log(
         log = data.read(MAX_LOG_BYTES + 1)
     items = log_items(log) if len(log) <= MAX_LOG_BYTES else [EventItem(0, log, LOG_TOO_LARGE)]
     for index, item in enumerate(items):
-        values = Fault(item.fault) if item.fault else timing.clean_event(item.raw, limits)
         ids = (file_digest, index, server)
-        if isinstance(values, Fault):
-            digest = hashlib.sha256(item.raw).hexdigest()
-            yield fault_row(CLIENT_EVENTS, ids, source, values, f"{file.printable_name}:{item.offset}", digest)
-        else:
-            yield (*ids, *values, source, None, None, None)
+        try:
+            if item.fault:
+                raise Faulty(item.fault)  # noqa: TRY301
+            yield (*ids, *timing.clean_event(item.raw, limits), source, None, None, None)
+        except Faulty as fault:
+            yield fault_row(CLIENT_EVENTS, ids, source, fault, f"{file.printable_name}:{item.offset}", item.raw)
 
 
 def _trace_digest(data: BufferedReader) -> str:
@@ -224,13 +224,13 @@ def read_trace(
     """Yield the lines of a trace between two offsets, cleaned. `name` is the digest that identifies the trace."""
     with paths.open_growing(file) as data:
         for offset, line in _lines(data, start, stop):
-            values = Fault(NOT_JSON) if len(line) == MAX_LINE_BYTES else timing.clean_command(line, limits)
-            if isinstance(values, Fault):
-                digest = hashlib.sha256(line).hexdigest()
+            try:
+                if len(line) == MAX_LINE_BYTES:
+                    raise Faulty(NOT_JSON)  # noqa: TRY301
+                yield (name, offset, *timing.clean_command(line, limits), source, None, None, None)
+            except Faulty as fault:
                 identity = f"{file.printable_name}:{offset}"
-                yield fault_row(SERVER_COMMANDS, (name, offset), source, values, identity, digest)
-            else:
-                yield (name, offset, *values, source, None, None, None)
+                yield fault_row(SERVER_COMMANDS, (name, offset), source, fault, identity, line)
 
 
 def _lines(data: BufferedReader, start: int, stop: int) -> Iterator[tuple[int, bytes]]:

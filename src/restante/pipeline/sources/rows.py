@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any, Final
 
 import pyarrow as pa
 
+from restante.pipeline.clean.rules import Faulty, SourceRow, row_digest
 from restante.pipeline.lake import columns as lake_columns
 from restante.pipeline.schemas import ARCHIVED, Column, Table
 
@@ -42,9 +44,10 @@ def arrow_schema(table: Table) -> pa.Schema:
 
 
 def fault_row(
-    table: Table, ids: tuple[Any, ...], source: str, fault: str, identity: str, digest: str | None
+    table: Table, ids: tuple[Any, ...], source: str, fault: Faulty, identity: str, original: SourceRow | bytes
 ) -> tuple[Any, ...]:
     """Return a row with a fault: NULL in the table's columns between its ids and its source."""
+    digest = hashlib.sha256(original).hexdigest() if isinstance(original, bytes) else row_digest(original)
     return (*ids, *(None,) * (len(table.columns) - len(ids) - 1), source, str(fault), identity, digest)
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -27,7 +27,7 @@ from restante.pipeline.clean.rules import (
     OWN_RULES,
     RULES,
     SECONDS_PER_DAY,
-    Fault,
+    Faulty,
     TimeLimits,
 )
 from restante.pipeline.lake.commit_info import Mark
@@ -315,8 +315,11 @@ class UsageTable:
         columns = ", ".join(rule.source for rule in ruled)
         select = f"SELECT {self._id}, {columns} FROM {self.sql_name} WHERE {self._id} <= ?"  # noqa: S608
         rows = self._database.execute(f"{select} ORDER BY {self._id} DESC LIMIT {RECENT_ROWS}", (last_id,))
-        values = {row_id: rules.clean_values(ruled, row, _ANY_TIME) for row_id, *row in rows}
-        return {row_id: rules.value_digest(row) for row_id, row in values.items() if not isinstance(row, Fault)}
+        digests = {}
+        for row_id, *row in rows:
+            with suppress(Faulty):
+                digests[row_id] = rules.value_digest(rules.clean_values(ruled, row, _ANY_TIME))
+        return digests
 
     def imported(self, origin: str) -> tuple[Any, ...] | None:
         """Return the first row that was imported from an origin, as it was there."""
@@ -372,16 +375,16 @@ def clean_rows(
     for row_id, *row in rows:
         if are_binds:
             new = (None, None) if row.pop() is None else tuple(row_id in ids for ids in first_binds)
-        fault: str = DUPLICATE
-        if row[0] not in scan.duplicates:
+        try:
+            if row[0] in scan.duplicates:
+                raise Faulty(DUPLICATE)  # noqa: TRY301
             values = rules.clean_values(of_row, row, scan.limits)
-            if not isinstance(values, Fault):
-                own = values[0] == ""  # another server wrote an imported row, with its own setting
-                values[-1] = rules.blur_us(values[-1], scan.setting_us if own else None, values[when])
-                yield (row_id, *values, *new, values[when] // MICROSECONDS_PER_DAY, scan.source, None, None, None)
-                continue
-            fault = values
-        yield fault_row(table, (row_id,), scan.source, fault, str(row_id), rules.row_digest(row))
+        except Faulty as fault:
+            yield fault_row(table, (row_id,), scan.source, fault, str(row_id), row)
+            continue
+        own = values[0] == ""  # another server wrote an imported row, with its own setting
+        values[-1] = rules.blur_us(values[-1], scan.setting_us if own else None, values[when])
+        yield (row_id, *values, *new, values[when] // MICROSECONDS_PER_DAY, scan.source, None, None, None)
 
 
 def read_copy(scan: UsageScan, first_id: int, last_id: int) -> Iterator[tuple[Any, ...]]:
