@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -19,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
-from restante.common.errors import Misuse, StoreError, plain
+from restante.common.errors import Misuse, StoreError
 from restante.pipeline.sources.source import Inode, PathPreview, SourceError, SourceSpec, refuse_special
 
 if TYPE_CHECKING:
@@ -115,7 +114,7 @@ class CopyFile:
         if free < required:
             raise SourceError(
                 f"source {self.name}: the copy of its new rows needs {required >> 20} MiB in"
-                f" {self.file.parent.parent}, where {free >> 20} MiB are free: make room there"
+                f" {self.file.parent}, where {free >> 20} MiB are free: make room there"
             )
 
 
@@ -223,16 +222,13 @@ def open_postgres(url: str, copies: CopyFile) -> Iterator[PostgresDatabase]:
 
 @contextmanager
 def copy_file(scratch: Path, name: str) -> Iterator[CopyFile]:
-    """Yield a file that no other user can read, and remove it afterwards. Raises SourceError."""
+    """Yield a file for copies in a folder of the run that no other user can read, and remove it afterwards."""
+    scratch.mkdir(mode=0o700, exist_ok=True)
+    copies = CopyFile(name, scratch / f"{name}.sqlite")
     try:
-        scratch.mkdir(mode=0o700, parents=True, exist_ok=True)
-        folder = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=scratch))  # mode 0700
-    except OSError as error:
-        raise SourceError(f"source {name}: cannot make a folder in {scratch}: {plain(error)}") from error
-    try:
-        yield CopyFile(name, folder / "copy.sqlite")
+        yield copies
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        copies.file.unlink(missing_ok=True)
 
 
 def task_ranges(
