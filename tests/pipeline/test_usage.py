@@ -472,7 +472,7 @@ def made(kind: str, folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case['database']}: {case['did'][-1][:60]}")
-def test_every_deviation_of_a_database_is_reported(case: dict[str, Any], tmp_path: Path) -> None:
+def test_a_database_that_was_changed_is_read_or_refused(case: dict[str, Any], tmp_path: Path) -> None:
     file = made(case["database"], tmp_path)
     alter(file, *case["did"])
     messages: list[str] = []
@@ -480,12 +480,11 @@ def test_every_deviation_of_a_database_is_reported(case: dict[str, Any], tmp_pat
         with pytest.raises(SourceError) as failure:
             read(f"a={file}", tmp_path / "scratch", messages=messages)
         assert str(failure.value).replace(str(file), "FILE") == case["fails"]
-        assert messages == []
     else:
         new = read(f"a={file}", tmp_path / "scratch", messages=messages)["nameplates"]
-        assert messages == case["says"]
         assert [row["id"] for row in new.clean] == case["ids"]
         assert Counter(fault for _, fault in new.faults) == case.get("faults", {})
+    assert messages == []
     assert list((tmp_path / "scratch").iterdir()) == []
 
 

@@ -35,7 +35,6 @@ from restante.pipeline.sources.databases import (
     task_ranges,
 )
 from restante.pipeline.sources.marks import RECENT_ROWS, IdRange, contradiction
-from restante.pipeline.sources.schema import printable_name
 from restante.pipeline.sources.source import (
     IngestContext,
     PathPreview,
@@ -61,9 +60,9 @@ SCHEMA_VERSIONS: Final = (1, 2)
 READ_COLUMNS: Final = {
     "arrivals": {"arrival", "id", "arrived"},
     "envelopes": {"id", "topic", "arrival", "raw"},
-    "totals": {"one", "next_arrival", "envelopes", "bytes"},
+    "totals": {"next_arrival", "envelopes", "bytes"},
 }
-"""Table → the columns that are known. All but `one` are read."""
+"""Table → the columns that are read."""
 
 ROW_BYTES: Final = 64
 """Bytes of a copied row in addition to its envelope, rounded up."""
@@ -99,10 +98,10 @@ def recognise(spec: SourceSpec, preview: PathPreview) -> Source | None:
 
 
 @contextmanager
-def _opened(path: Path, name: str, scratch: Path, say: Say, context: IngestContext) -> Iterator[OpenedArchive]:
+def _opened(path: Path, name: str, scratch: Path, say: Say, context: IngestContext) -> Iterator[OpenedArchive]:  # noqa: ARG001 - nothing is said
     """Check the archive's schema, and yield a view of it at one moment. Raises SourceError."""
     with copy_file(scratch, name) as copies, open_sqlite(path, copies) as database:
-        _check_schema(database.copy, name, say)
+        _check_schema(database.copy, name)
         database.execute("BEGIN")
         yield OpenedArchive(name, database, copies, context)
 
@@ -190,7 +189,7 @@ class _Arrivals:
         return {arrival: rules.value_digest([microseconds]) for arrival, microseconds in arrivals}
 
 
-def _check_schema(database: sqlite3.Connection, name: str, say: Say) -> None:
+def _check_schema(database: sqlite3.Connection, name: str) -> None:
     [(version,)] = database.execute("PRAGMA main.user_version")
     if version not in SCHEMA_VERSIONS:
         raise SourceError(
@@ -201,8 +200,6 @@ def _check_schema(database: sqlite3.Connection, name: str, say: Say) -> None:
         present = {row[0] for row in database.execute("SELECT name FROM pragma_table_info(?, 'main')", (table,))}
         for column in sorted(expected - present):
             raise SourceError(f"source {name}: table {table} has no column {column}")
-        for column in sorted(present - expected):
-            say(f"source {name}: column {table}.{printable_name(column)} is not known and is left out")
 
 
 def read_copy(copy: str, first_arrival: int, last_arrival: int, origin: Origin) -> Iterator[pa.RecordBatch]:

@@ -13,7 +13,7 @@ from restante.pipeline.clean import rules
 from restante.pipeline.clean.rules import ORIGIN_RULE, OWN_RULES, RULES, Faulty
 from restante.pipeline.schemas import CLIENT_VERSIONS, LIVE, MAILBOXES, NAMEPLATES, RELAY_TRANSFERS, Table
 from restante.pipeline.sources.databases import Selects, UsageDatabase
-from restante.pipeline.sources.source import Say, SourceError
+from restante.pipeline.sources.source import SourceError
 
 MAILBOX_FILE: Final = "restante.sqlite"
 RELAY_FILE: Final = "relay.sqlite"
@@ -87,8 +87,6 @@ class Shape(NamedTuple):
     imports: Shape | None
     """The shape of the files that rows may have been imported from, if it is our server. Its rows have an id that is
     never reused, and an origin. The reference servers' rows have only a rowid."""
-    others: frozenset[str]
-    """Columns that are known, and never read."""
     sql: Dialect = SQLITE
 
     @property
@@ -129,7 +127,6 @@ REFERENCE_SHAPE: Final = Shape(
     current="current",
     since={CLIENT_VERSIONS.name: 2},
     imports=None,
-    others=frozenset({"side"}),
 )
 OUR_SHAPE: Final = Shape(
     kind="mailbox server's database",
@@ -140,7 +137,6 @@ OUR_SHAPE: Final = Shape(
     current="usage_current",
     since={rules.VISITORS_RULE.source: 3, rules.BLUR_RULE.source: 4, ADDRESS_ID: 2, "imports": 2},
     imports=REFERENCE_SHAPE,
-    others=frozenset({"id", "side"}),
 )
 POSTGRES_SHAPE: Final = OUR_SHAPE._replace(
     newest=1,
@@ -157,7 +153,6 @@ REFERENCE_RELAY_SHAPE: Final = Shape(
     current="",
     since={},
     imports=None,
-    others=frozenset(),
 )
 OUR_RELAY_SHAPE: Final = Shape(
     kind="transit relay's database",
@@ -168,7 +163,6 @@ OUR_RELAY_SHAPE: Final = Shape(
     current="",
     since={},
     imports=REFERENCE_RELAY_SHAPE,
-    others=frozenset({"id", ADDRESS_ID}),
 )
 
 
@@ -190,7 +184,7 @@ def version(database: UsageDatabase, shape: Shape, name: str) -> int:
     return version
 
 
-def id_column(database: UsageDatabase, shape: Shape, version: int, table: str, name: str, say: Say) -> str:
+def id_column(database: UsageDatabase, shape: Shape, version: int, table: str, name: str) -> str:
     """Check a table's columns, and return the name of its id column. Raises SourceError."""
     sql_name = shape.names[table]
     kind = entries(database, shape.sql).get(sql_name)
@@ -208,9 +202,6 @@ def id_column(database: UsageDatabase, shape: Shape, version: int, table: str, n
             f"source {name}: table {sql_name} has columns named rowid, oid and _rowid_, which hide the ids of its"
             " rows"
         )
-    for column in present:
-        if column not in expected and column not in shape.others:
-            say(f"source {name}: column {sql_name}.{printable_name(column)} is not known and is left out")
     return "id" if shape.own else free[0]
 
 

@@ -155,7 +155,7 @@ class OpenedUsage:
             self._version = version = schema.version(database, shape, name)
             self.tables = tuple(table for table in shape.feeds if version >= shape.since.get(table.name, 0))
             self._ids = {
-                table.name: schema.id_column(database, shape, version, table.name, name, say)
+                table.name: schema.id_column(database, shape, version, table.name, name)
                 for table in self.tables
                 if table is not LIVE
             }
