@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import tempfile
+from collections.abc import Iterable
 from contextlib import nullcontext, suppress
 from datetime import timedelta
 from pathlib import Path
@@ -35,7 +36,8 @@ from restante.pipeline.lake.commit_info import (
     TableCommit,
 )
 from restante.pipeline.lake.compact import compact
-from restante.pipeline.lake.data_files import DataFile, Selected, all_days
+from restante.pipeline.lake.data_files import DataFile, Selected
+from restante.pipeline.lake.lake import Lake
 from restante.pipeline.lake.statistics import ColumnRange
 from restante.pipeline.lake.vacuum import vacuum
 from restante.pipeline.schemas import Column, Table
@@ -90,6 +92,10 @@ steps = st.builds(
     foreign=st.just([]) | some_rows,  # before them, another program's
     optimize=st.booleans(),  # after them, another program does that
 )
+
+
+def days_of(files: Iterable[DataFile]) -> set[str]:
+    return {day for file in files for day in file.days()}
 
 
 def ordered(rows: list[Row]) -> list[Row]:
@@ -163,7 +169,7 @@ def test_a_first_commit_makes_the_table_with_its_rows_commit_info_and_transactio
     days = ["2026-11-01", "2026-11-02"]
     with opened(tmp_path) as table:
         staged = table.stage(held(letters))
-        assert (staged.rows, all_days(staged.files)) == (3, set(days))
+        assert (staged.rows, days_of(staged.files)) == (3, set(days))
         assert seen(tmp_path).version is None
         assert table.commit([staged], info=made, transactions={"main": 4, "other": 2**40}) == 0
         assert not list(local(table.folder).glob("run-*"))
@@ -203,7 +209,7 @@ def test_spark_stages_rows_and_reads_all_or_some_partitions(spark: SparkSession,
         empty = table.read(spark)
         assert (empty.count(), empty.columns) == (0, [column.name for column in LETTERS.columns])
         staged, nothing = table.stage(lakes.frame(spark, letters)), table.stage(lakes.frame(spark, []))
-        assert (staged.rows, len(staged.files), all_days(staged.files)) == (4, 4, {"2026-11-01", "2026-11-02"})
+        assert (staged.rows, len(staged.files), days_of(staged.files)) == (4, 4, {"2026-11-01", "2026-11-02"})
         assert (nothing.rows, nothing.files) == (0, ())
         table.commit([staged, nothing], info=info())
         assert table.read(spark, {"day": ()}).schema == table.read(spark).schema == empty.schema
@@ -480,7 +486,7 @@ def test_the_days_and_sources_of_a_month_are_one_sorted_file(
     letters = [THIRD, OTHER, SECOND, OCTOBER, FIRST]
     staged = staging.stage_rows(lakes.frame(spark, letters), tmp_path, MONTHLY_LETTERS, "r")
     assert [file.partition for file in staged.files] == [{"month": "2026-10-01"}, {"month": "2026-11-01"}]
-    assert all_days(staged.files) == {"2026-10-31", "2026-11-01", "2026-11-02", "2026-11-03"}
+    assert days_of(staged.files) == {"2026-10-31", "2026-11-01", "2026-11-02", "2026-11-03"}
     ids = [pq.ParquetFile(file.path).read(columns=["id"]).column("id").to_pylist() for file in staged.files]
     assert ids == [[1], [2, 3, 9, 4]]
     [_, november] = staged.files
@@ -548,6 +554,41 @@ def test_only_files_and_days_with_replaced_rows_change(tmp_path: Path) -> None:
         assert len({file.path for file in table.files()} & before) == 1, "October had no such row"
         add(table, [], replace={"day": {"2026-11-01", "2026-11-03"}})
         assert stored(tmp_path, MONTHLY_LETTERS) == [OCTOBER], "none of the rows of a file stays"
+
+
+@pytest.mark.parametrize(
+    "replace",
+    [
+        {"day": {"2026-11-02"}},
+        {"source": {"other"}},
+        {"source": {"main"}, "hour": {"7"}},
+        {"hour": {None}},
+        {"day": {"2026-11-02"}, "source": {"none"}},
+    ],
+    ids=str,
+)
+def test_spark_replaces_the_same_rows_within_files_of_many(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replace: dict[str, Any]
+) -> None:
+    monkeypatch.setattr(lake_table, "MAX_REWRITTEN_ROWS", 3)
+    monkeypatch.setattr(lake_table, "MAX_READ_ROWS", 3)
+    started: list[None] = []
+
+    def session() -> SparkSession:
+        started.append(None)
+        return spark
+
+    results = []
+    for name in ("driver", "spark"):
+        with Lake.open(tmp_path / name, write=True, make=True) as lake:
+            table = lake.table(MONTHLY_LETTERS, session if name == "spark" else None)
+            add(table, [OCTOBER, FIRST, SECOND, THIRD, OTHER, letter(20, day="2026-11-02", hour=7)])
+            add(table, [], replace=replace)
+            days = dict(table.rows_by_day(table.files()))
+        results.append((stored(tmp_path / name, MONTHLY_LETTERS), days, [info.days for info in lakes.infos(table)]))
+    assert results[0] == results[1]
+    assert started
+    assert not list((tmp_path / "spark").rglob("rest-*")), "this process wrote none"
 
 
 def test_files_without_statistics_are_looked_into(tmp_path: Path) -> None:

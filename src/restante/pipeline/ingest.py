@@ -74,6 +74,10 @@ class Run(NamedTuple):
     """Is called before jobs that are not small (restante.pipeline.spark.small_jobs), while no job runs. It ends a
     session whose Java was started for small jobs, and the next call of `spark` starts another."""
 
+    def table(self, table: Table) -> LakeTable:
+        """Return a table of the lake as it is now (Lake.table)."""
+        return self.lake.table(table, self.spark if self.local else None)
+
     @contextmanager
     def step(self, name: str, spark: SparkSession | None = None) -> Iterator[Step]:
         """Start Spark if it is not running, and show a step that uses it, or another session."""
@@ -119,7 +123,7 @@ def ingest(run: Run, sources: Sequence[Source], *, plan: bool = False) -> list[I
     lake cannot be written, SparkError if a job fails. Sources are read by this machine, whose files they are, also if
     the run's session is on others.
     """
-    targets = {name: run.lake.table(table) for name, table in CLEAN_TABLES.items()}
+    targets = {name: run.table(table) for name, table in CLEAN_TABLES.items()}
     refused = _refusals(sources, targets.values())
     imported = files_by_origin([source for source in sources if source.name not in refused])
     context = ingest_context(run, targets.values(), imported)
@@ -350,7 +354,7 @@ def quarantine(run: Run, spark: SparkSession, table: str, sources: Collection[st
     """
     from pyspark.sql import functions as f
 
-    target = run.lake.table(QUARANTINE)
+    target = run.table(QUARANTINE)
     today = datetime.fromtimestamp(run.now(), UTC).date()
     bad = rows.where(f.col("fault") != DUPLICATE).selectExpr("identity", "fault AS reason", "digest", "source")
     bad = bad.withColumns({"table": f.lit(table), "day": f.lit(today)})

@@ -51,12 +51,12 @@ def ingest_extracts(
     Sources that are read in place in this run (`other_sources`) are refused. Only sources with new rows, or that
     cannot be read, have results. Raises StoreError if the lake cannot be written, SparkError if a job fails.
     """
-    targets = [run.lake.table(table) for table in CLEAN_TABLES.values()]
+    targets = [run.table(table) for table in CLEAN_TABLES.values()]
     context = ingest_context(run, targets)
     sources, results = _find_sources(folder, targets, other_sources)
     max_files = max(1, extracts.MAX_FILES // max(1, len(sources)))
     for table in extracts.TABLES:
-        target = run.lake.table(table)
+        target = run.table(table)
         new_rows = []
         for source in (name for name, tables in sources.items() if table in tables):
             try:

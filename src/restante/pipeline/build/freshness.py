@@ -9,7 +9,6 @@ from typing import Final, NamedTuple, Self
 import msgspec
 
 from restante.common.texts import counted
-from restante.pipeline.lake import data_files
 from restante.pipeline.lake.commit_info import MAX_COMMIT_IDS, TableCommit
 from restante.pipeline.lake.table import LakeTable
 from restante.pipeline.schemas import Table
@@ -49,9 +48,9 @@ class TableWithInputs(NamedTuple):
             if read_commit is not None and name not in replaced:
                 changed |= _dates(table.state.days(read_commit.version))
             elif table.version is not None:  # an input that does not exist yet changes nothing
-                changed |= _dates(data_files.all_days(table.files()))
+                changed |= _all_days(table)
                 # The target may have rows of days that the input does not have.
-                days |= _dates(data_files.all_days(self.target.files()))
+                days |= _all_days(self.target)
             days |= self.build.touches(name, changed)
         if days:  # a new source must also have a folder on each later day
             days |= {day for day, _ in self.required_folders() - self.existing_folders()}
@@ -99,7 +98,7 @@ class TableWithInputs(NamedTuple):
 
     def days_within(self, only: DayRange) -> set[date]:
         """Return the days of a range that have rows in an input and can be built."""
-        input_days = {name: _dates(data_files.all_days(table.files())) for name, table in self.inputs.items()}
+        input_days = {name: _all_days(table) for name, table in self.inputs.items()}
         first_day = max(only.first, self.first_day())
         days = {day for name, changed in input_days.items() for day in self.build.touches(name, changed)}
         return {day for day in days if first_day <= day <= only.last}
@@ -111,9 +110,8 @@ class TableWithInputs(NamedTuple):
 
     def last_day(self, pending: Mapping[str, Collection[date]]) -> date:
         """Return the last day of which the table or an input has rows, or will have some (`pending`)."""
-        files = [file for table in (self.target, *self.inputs.values()) for file in table.files()]
-        pending_days = {day for name in self.inputs for day in pending.get(name, ())}
-        return max(_dates(data_files.all_days(files)) | pending_days, default=date.min)
+        days = {day for table in (self.target, *self.inputs.values()) for day in _all_days(table)}
+        return max(days.union(*(pending.get(name, ()) for name in self.inputs)), default=date.min)
 
     def input_commits(self) -> dict[str, TableCommit]:
         """Return the inputs' commits that the table is up to date with once it is built from these inputs.
@@ -167,6 +165,11 @@ def due_days(
         # If our clock was set back, the tables have days after it. No later run would find that these are due.
         last_day = max(last_day, tables.last_day(pending) + timedelta(MAX_CLOCK_SKEW_DAYS))
     return sorted(day for day in days if day <= last_day)
+
+
+def _all_days(table: LakeTable) -> set[date]:
+    """Return the days of which a table has rows."""
+    return _dates(table.rows_by_day(table.files()))
 
 
 def _dates(days: Collection[str]) -> set[date]:

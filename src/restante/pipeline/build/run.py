@@ -102,7 +102,7 @@ def build_tables(
     a job fails.
     """
     days_due: dict[str, Sequence[date]] = {}
-    open_table = functools.cache(run.lake.table)
+    open_table = functools.cache(run.table)
     for name, build in builds.items():
         tables = TableWithInputs.open(build, open_table)
         report_removed(run, tables, {*planned, *(name for name, days in days_due.items() if days)})
@@ -140,7 +140,7 @@ def _build_after(
     """Build a table after its inputs have been built; runs in a thread of the pool."""
     for future in inputs:
         future.result()
-    tables = TableWithInputs.open(build, run.lake.table)
+    tables = TableWithInputs.open(build, run.table)
     days = due_days(tables, run.now(), only, {})
     rows = 0
     if days:
@@ -248,7 +248,7 @@ def _batches(tables: TableWithInputs, days: Sequence[date], pending: RowsByDay) 
     """
     build = tables.build
     files = {name: table.files(_read_by(build, name, days)) for name, table in tables.inputs.items()}
-    rows_by_day = _rows_by_day(files, pending)
+    rows_by_day = _rows_by_day(tables, files, pending)
 
     def rows_of(days: Collection[date]) -> int:
         return sum(counts[day] for name, counts in rows_by_day.items() for day in _read_by(build, name, days)["day"])
@@ -272,14 +272,13 @@ def _batches(tables: TableWithInputs, days: Sequence[date], pending: RowsByDay) 
         yield batch_of(batch)
 
 
-def _rows_by_day(files: Mapping[str, Sequence[DataFile]], pending: RowsByDay) -> dict[str, Counter[str]]:
+def _rows_by_day(
+    tables: TableWithInputs, files: Mapping[str, Sequence[DataFile]], pending: RowsByDay
+) -> dict[str, Counter[str]]:
     """Return the rows of each input by day: those of its files, or those that are pending, if these are more."""
     counts: dict[str, Counter[str]] = {}
     for name, input_files in files.items():
-        counts[name] = Counter()
-        for file in input_files:
-            counts[name].update(file.days())
-        counts[name] |= Counter(pending.get(name, {}))
+        counts[name] = Counter(tables.inputs[name].rows_by_day(input_files)) | Counter(pending.get(name, {}))
     return counts
 
 
@@ -299,6 +298,6 @@ def _all_small(jobs: Sequence[tuple[TableWithInputs, Sequence[date]]]) -> bool:
             continue
         iso_days = {day.isoformat() for day in days}
         files = {input_: table.files({"day": iso_days}) for input_, table in tables.inputs.items()}
-        rows = sum(_rows_by_day(files, pending).values(), Counter())
+        rows = sum(_rows_by_day(tables, files, pending).values(), Counter())
         pending[name] = {day: growth * rows[day] for day in iso_days}
     return True

@@ -20,7 +20,7 @@ from restante.pipeline.build.run import BuildResult, commit_info_of, commit_inpu
 from restante.pipeline.ingest import Run
 from restante.pipeline.lake import columns
 from restante.pipeline.lake.data_files import Where
-from restante.pipeline.lake.table import LakeTable
+from restante.pipeline.lake.table import MAX_READ_ROWS, LakeTable
 from restante.pipeline.schemas import QUARANTINE, SOURCE_KIND_ARCHIVE, SOURCE_KIND_FILES
 from restante.pipeline.spark import small_jobs
 from restante.pipeline.tables.sources import BUILD, COUNT_COLUMNS, LEDGERS, SOURCE_KINDS
@@ -36,7 +36,7 @@ def build_sources(run: Run, first_day: str = "", *, plan: bool = False, planned:
     `planned` are the clean tables into which the run would read rows, if it only plans. Raises StoreError if the lake
     cannot be read or written, SparkError if the job fails.
     """
-    tables = TableWithInputs.open(BUILD, cache(run.lake.table))
+    tables = TableWithInputs.open(BUILD, cache(run.table))
     name, target = BUILD.table.name, tables.target
     report_removed(run, tables, planned)
     if not tables.is_outdated():
@@ -80,13 +80,12 @@ def _job_size(tables: TableWithInputs, selected: Mapping[str, Where]) -> small_j
     """
     rows = file_rows = file_bytes = 0
     for name, where in selected.items():
-        for file in tables.inputs[name].files(where):
-            file_rows += file.rows
-            if name != QUARANTINE.name:
-                rows += sum(
-                    number for day, number in file.days().items() if "day" not in where or day in where["day"]
-                )
-                file_bytes += file.size
+        files = tables.inputs[name].files(where)
+        file_rows += sum(file.rows for file in files)
+        if name != QUARANTINE.name:
+            by_day = tables.inputs[name].rows_by_day(files)
+            rows += sum(number for day, number in by_day.items() if "day" not in where or day in where["day"])
+            file_bytes += sum(file.size for file in files)
     return small_jobs.JobSize(rows, file_rows, file_bytes)
 
 
@@ -115,13 +114,18 @@ def _envelope_kind(table: LakeTable, source: str) -> str:
 def _latest_days(table: LakeTable) -> Where:
     """Return the latest days of all sources.
 
-    Files are read from the last one on, until no other can have a later day of a source.
+    Files are read from the last one on, until no other can have a later day of a source. If these have more than
+    MAX_READ_ROWS, because a source has had no rows for long, all days are returned: executors read them.
     """
     latest: dict[str, str] = {}
+    rows = 0
     sources = set(table.state.sources)
     for file in sorted(table.files(), key=lambda file: file.last_day or _UNKNOWN, reverse=True):
         if sources <= latest.keys() and (file.last_day or _UNKNOWN) <= min(latest.values(), default=""):
             break
+        rows += file.rows if table.table.by_month else 0  # the log has the others' days and sources
+        if rows > MAX_READ_ROWS and table.executors:
+            return {}
         for source, day in file.latest_days().items():
             latest[source] = max(day, latest.get(source, ""))
     return {"day": set(latest.values())}

@@ -283,7 +283,7 @@ def _drop_old(run: Run, keep_days: Mapping[str, int]) -> None:
 
     for name, days in keep_days.items():
         first_day = _first_day(run, days)
-        dropped = run.lake.table(TABLES[name]).drop_before(first_day, CommitInfo(run=run.name, finished=run.now()))
+        dropped = run.table(TABLES[name]).drop_before(first_day, CommitInfo(run=run.name, finished=run.now()))
         if dropped:
             run.steps.say(f"{name}: {counted(dropped, 'row')} from before {first_day} dropped")
 

@@ -138,11 +138,6 @@ def _possible_values(range_: ColumnRange) -> int | None:
     return None
 
 
-def all_days(files: Iterable[DataFile]) -> set[str]:
-    """Return the UTC days, ISO, of which the files have rows. Raises StoreError if one cannot be read."""
-    return {day for file in files for day in file.days()}
-
-
 @functools.lru_cache(MAX_COUNTED_FILES)
 def _read_rows_by_day(path: LakePath) -> Mapping[str, int]:
     """Read the number of rows of each day from a file, which never changes."""

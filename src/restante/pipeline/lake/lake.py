@@ -14,11 +14,11 @@ import contextlib
 import os
 import re
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import date
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 from deltalake.exceptions import DeltaError
@@ -31,6 +31,9 @@ from restante.pipeline.lake.table import LakeTable
 from restante.pipeline.lake.url_path import UNUSABLE, LakePath, UrlPath, url_path
 from restante.pipeline.schemas import FIRST_DAY, Table
 from restante.pipeline.spark.errors import error_chain
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 LAKE_FILE: Final = "lake.json"
 LOCK_FILE: Final = "lock"
@@ -107,9 +110,9 @@ class Lake:
                 ) from error
             raise
 
-    def table(self, table: Table) -> LakeTable:
-        """Return a table as it is now, with or without a commit. Raises what LakeTable raises."""
-        return LakeTable(self.path / table.name, table, run=self._run)
+    def table(self, table: Table, executors: Callable[[], SparkSession] | None = None) -> LakeTable:
+        """Return a table as it is now, with or without a commit. The rest is as in LakeTable."""
+        return LakeTable(self.path / table.name, table, run=self._run, executors=executors)
 
     def is_written_by_another(self) -> bool:
         """Return whether another run writes to the lake now, as far as this machine knows. It takes no lock."""

@@ -51,6 +51,14 @@ LISTING_AT_URL: Final = {
 """Settings of a session for a lake or extracts at a URL: Spark looks up more files than these in a job of so many
 tasks, because each is a request. In a folder it looks them up one after the other (session.SESSION_SETTINGS)."""
 
+MAX_READ_ROWS: Final = 1 << 24
+"""Rows of files whose days or sources this process reads: less than a second of work. Executors read more, if there
+are any: on one machine Spark takes longer for it than this process."""
+
+MAX_REWRITTEN_ROWS: Final = 1 << 20
+"""Rows of files that this process writes again because other rows of them are replaced: a second of work. Executors
+write more, if there are any."""
+
 MAX_BATCH_ROWS: Final = 1 << 13
 """Rows that are read at once to replace others: with three texts of 512 bytes in each, they take 13 MB in memory."""
 
@@ -72,16 +80,20 @@ class Replacement(NamedTuple):
 class LakeTable:
     """A table as it was when it was opened, or after its own last commit."""
 
-    def __init__(self, folder: LakePath, table: Table, *, run: str | None) -> None:
+    def __init__(
+        self, folder: LakePath, table: Table, *, run: str | None, executors: Callable[[], SparkSession] | None = None
+    ) -> None:
         """Read the table's log.
 
         `run` names the run that has the lake open for writing, and is part of the names of staged folders; None if
-        the lake is open for reading. Raises StoreError if the log is damaged, Misuse if it belongs to another table.
+        the lake is open for reading. `executors` returns a session on other machines, if there are any. Raises
+        StoreError if the log is damaged, Misuse if it belongs to another table.
         """
         self.folder: Final = folder
         self.table: Final = table
         self.writing: Final = run is not None
         self._run: Final = run
+        self.executors: Final = executors
         self._delta = delta_table.open_table(folder, table)
         self._state: tuple[int | None, TableState] = None, TableState()
         self._infos: Final[dict[int, CommitInfo]] = {}
@@ -190,11 +202,20 @@ class LakeTable:
 
     def read(self, spark: SparkSession, where: Where | None = None) -> DataFrame:
         """Return all or the selected rows as a DataFrame. Raises StoreError if a file is missing."""
-        schema = columns.spark_schema(self.table)
         files = data_files.existing_files(self.files(where))
         if not files:
             # For an empty list Spark would start a job with Python workers. Connect needs the schema.
-            return spark.createDataFrame(columns.row_schema(self.table.columns).empty_table(), schema)
+            return spark.createDataFrame(
+                columns.row_schema(self.table.columns).empty_table(), columns.spark_schema(self.table)
+            )
+        frame = one_task(self._read_files(spark, files))
+        if where and any(file.selected(where) is Selected.SOME for file in files):
+            frame = frame.where(self._condition(where))
+        return frame
+
+    def _read_files(self, spark: SparkSession, files: Sequence[DataFile]) -> DataFrame:
+        """Return all rows of files as a DataFrame."""
+        schema = columns.spark_schema(self.table)
         reader = spark.read.schema(schema).option("basePath", spark_path(self.folder))  # partitions are below it
         of_runs = [data_files.is_of_run(path_below(file.path, self.folder)) for file in files]
         frames = [
@@ -202,10 +223,21 @@ class LakeTable:
             for of_run in dict.fromkeys(of_runs)  # files below folders of other names would need another base path
             if (paths := [spark_path(file.path) for file, of in zip(files, of_runs, strict=True) if of is of_run])
         ]
-        frame = one_task(reduce(lambda frame, other: frame.unionByName(other), frames))
-        if where and any(file.selected(where) is Selected.SOME for file in files):
-            frame = frame.where(self._condition(where))
-        return frame
+        return reduce(lambda frame, other: frame.unionByName(other), frames)
+
+    def rows_by_day(self, files: Iterable[DataFile]) -> Mapping[str, int]:
+        """Return the number of rows of each UTC day, ISO, in files of the table.
+
+        Raises StoreError if one cannot be read, SparkError if the job for many rows fails.
+        """
+        files = list(files)
+        several_days = [file for file in files if not file.first_day or file.first_day != file.last_day]
+        if self.executors is not None and sum(file.rows for file in several_days) > MAX_READ_ROWS:
+            return _count_by_day(self._read_files(self.executors(), files))
+        rows: Counter[str] = Counter()
+        for file in files:
+            rows.update(file.days())
+        return rows
 
     def dataset(self) -> Dataset:
         """Return all rows for programs that read datasets of Arrow, with the columns of the Delta table."""
@@ -292,7 +324,7 @@ class LakeTable:
         """
         assert self.writing, "the lake is not open for writing"
         files = [file for file in self.files() if file.first_day < day]
-        old = {"day": {earlier for earlier in data_files.all_days(files) if earlier < day}}
+        old = {"day": {earlier for earlier in self.rows_by_day(files) if earlier < day}}
         if not old["day"]:
             return 0
         kept_from = (date.fromisoformat(max(old["day"])) + timedelta(1)).isoformat()
@@ -303,11 +335,18 @@ class LakeTable:
     def _replace_rows(self, where: Where | None) -> Replacement:
         """Return what a commit removes and adds so that the table has no selected rows; None: it removes none.
 
-        The other rows of a file that has some are written into another one, one row group in memory at a time. Raises
-        StoreError if a file cannot be read, or these rows cannot be written.
+        The other rows of files that have some are written into other files: by this process a batch at a time, or, if
+        they are many, by executors. Raises StoreError if a file cannot be read, or these rows cannot be written.
         """
         files = [] if where is None else self.files(where)
-        replaced = [self._replace_rows_of(file, where or {}) for file in files]
+        where = where or {}
+        whole = [file for file in files if file.selected(where) is Selected.ALL]
+        partly = [file for file in files if file.selected(where) is not Selected.ALL]
+        replaced = [Replacement(whole, [], sum(file.rows for file in whole), set(self.rows_by_day(whole)))]
+        if self.executors is None or sum(file.rows for file in partly) <= MAX_REWRITTEN_ROWS:
+            replaced += [self._replace_rows_of(file, where) for file in partly]
+        else:
+            replaced.append(self._replace_rows_by_spark(self.executors(), partly, where))
         return Replacement(
             removed=[file for replacement in replaced for file in replacement.removed],
             added=[file for replacement in replaced for file in replacement.added],
@@ -315,14 +354,25 @@ class LakeTable:
             days={day for replacement in replaced for day in replacement.days},
         )
 
+    def _replace_rows_by_spark(self, spark: SparkSession, files: Sequence[DataFile], where: Where) -> Replacement:
+        from pyspark.sql import functions as f
+
+        rows = self._read_files(spark, files)
+        selected = f.coalesce(self._condition(where), f.lit(False))  # NULL is not among the values
+        removed = _count_by_day(rows.where(selected))
+        if not removed:
+            return Replacement([], [], 0, set())
+        staged = self.stage(rows.where(~selected))
+        return Replacement(
+            list(files), staging.move_into_table(staged, self.folder), sum(removed.values()), set(removed)
+        )
+
     def _replace_rows_of(self, file: DataFile, where: Where) -> Replacement:
-        if file.selected(where) is Selected.ALL:
-            return Replacement([file], [], file.rows, set(file.days()))
         where = {column: values for column, values in where.items() if column not in file.partition}
         rows, days = _count_selected(file, where)
         if not rows:
             return Replacement([], [], 0, set())
-        removed_days = data_files.all_days([file]) if "day" in file.partition else set(days)
+        removed_days = set(file.days()) if "day" in file.partition else set(days)
         if rows == file.rows:
             return Replacement([file], [], rows, removed_days)
         job = self.job_folder()
@@ -356,7 +406,7 @@ class LakeTable:
                 if self._write(bare, set(), add_columns) is None:
                     continue
             replaced = replace()
-            touched = data_files.all_days(added) | replaced.days if data_change and not info.kept else set()
+            touched = {*self.rows_by_day(added), *replaced.days} if data_change and not info.kept else set()
             append = partial(
                 delta_table.append_commit,
                 self._delta,
@@ -446,6 +496,12 @@ def _logged_range(action: Mapping[str, Any], name: str) -> ColumnRange | None:
     if nulls is None or ((minimum is None or maximum is None) and nulls != action["num_records"]):
         return None
     return ColumnRange(minimum, maximum, nulls)
+
+
+def _count_by_day(rows: DataFrame) -> Mapping[str, int]:
+    """Return the number of rows of each UTC day, ISO."""
+    counts = rows.where("day IS NOT NULL").groupBy("day").count().toArrow()
+    return {str(row["day"]): row["count"] for row in counts.to_pylist()}
 
 
 def _count_selected(file: DataFile, where: Where) -> tuple[int, Mapping[str, int]]:
