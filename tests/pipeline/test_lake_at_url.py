@@ -102,8 +102,8 @@ def use_bucket(stack: ExitStack, monkeypatch: pytest.MonkeyPatch, **options: Any
 
 def put(table: LakeTable, *letters: Row, **fields: Any) -> int:
     """Commit rows of one partition without Spark."""
-    options = {name: fields.pop(name) for name in ("replace", "transactions") if name in fields}
-    return table.commit([staged(table, *letters)], info=info(**fields), **options)
+    replace = fields.pop("replace", None)
+    return table.commit([staged(table, *letters)], info=info(**fields), replace=replace)
 
 
 def staged(table: LakeTable, *letters: Row) -> StagedFiles:
@@ -147,7 +147,7 @@ def test_a_lake_at_a_url_is_made_once_and_its_rows_are_read(url: str) -> None:
         assert lake.tables() == []
         table = lake.table(LETTERS)
         put(table, letter(1), letter(2), source="main", ledger=Ledger(read=2), marks={"": Mark(2, "a", 1, "b")})
-        put(table, letter(3, source="a b%'\u2603"), transactions={"main": 3})
+        put(table, letter(3, source="a b%'\u2603"))
     with Lake.open(url, write=False) as lake:
         assert (lake.first_day, lake.tables(), lake.is_written_by_another()) == (date(2020, 1, 1), ["letters"], False)
         table = lake.table(LETTERS)

@@ -155,7 +155,7 @@ def test_any_sequence_of_commits_is_what_a_list_of_rows_would_be(steps: list[Any
             assert ordered(stored(lake, letters)) == ordered(model)
 
 
-def test_a_first_commit_makes_the_table_with_its_rows_commit_info_and_transactions(tmp_path: Path) -> None:
+def test_a_first_commit_makes_the_table_with_its_rows_and_commit_info(tmp_path: Path) -> None:
     made = CommitInfo(
         run="r1",
         finished=1_795_000_000.25,
@@ -171,7 +171,7 @@ def test_a_first_commit_makes_the_table_with_its_rows_commit_info_and_transactio
         staged = table.stage(held(letters))
         assert (staged.rows, days_of(staged.files)) == (3, set(days))
         assert seen(tmp_path).version is None
-        assert table.commit([staged], info=made, transactions={"main": 4, "other": 2**40}) == 0
+        assert table.commit([staged], info=made) == 0
         assert not list(local(table.folder).glob("run-*"))
     table = seen(tmp_path)
     assert table.version == 0
@@ -182,8 +182,6 @@ def test_a_first_commit_makes_the_table_with_its_rows_commit_info_and_transactio
         made.sources
     )
     assert table.state.inputs == made.inputs
-    transactions = DeltaTable(str(table.folder)).transaction_version
-    assert [transactions(app) for app in ("main", "other", "none")] == [4, 2**40, None]
     assert stored(tmp_path) == letters
     assert comments(tmp_path) == {column.name: column.meaning for column in LETTERS.columns}
     assert all(file.size == file.path.stat().st_size for file in table.files())
@@ -385,9 +383,9 @@ def test_the_log_has_the_statistics_of_a_month(tmp_path: Path) -> None:
 def test_commit_infos_outlive_checkpoints_and_cleaned_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lake_table, "COMMITS_PER_CHECKPOINT", 3)
     with opened(tmp_path) as table:
-        add(table, [letter(1)], run="0", transactions={"a": 1})
+        add(table, [letter(1)], run="0")
         for number in range(1, 8):
-            table.commit(info=info(str(number)), transactions={"a": number})
+            table.commit(info=info(str(number)))
     log = tmp_path / "letters" / "_delta_log"
     for path in log.iterdir():
         os.utime(path, (1_000_000_000, 1_000_000_000))  # long before what others keep
@@ -397,7 +395,6 @@ def test_commit_infos_outlive_checkpoints_and_cleaned_logs(tmp_path: Path, monke
     theirs.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False, full=True)
     table = seen(tmp_path)
     assert [commit.run for commit in lakes.infos(table)] == [str(number) for number in reversed(range(8))]
-    assert theirs.transaction_version("a") == 7
     assert stored(tmp_path) == [letter(1)]
 
 

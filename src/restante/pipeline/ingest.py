@@ -305,8 +305,6 @@ def commit_spans(run: Run, target: LakeTable, staged: StagedFiles, spans: Mappin
             sources={source: SourceCommit(ledger, dict(span.marks)) for source, (span, ledger) in spans.items()},
         ),
         replace={"source": replaced} if replaced else None,
-        # For other programs that read Delta tables; our own marks say more (docs/decisions/lake.md).
-        transactions={source: sum(mark.last for mark in span.marks.values()) for source, (span, _) in spans.items()},
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -140,12 +140,11 @@ def add(
     rows: Sequence[Row],
     *,
     replace: Where | None = None,
-    transactions: Mapping[str, int] | None = None,
     **fields: Any,
 ) -> int:
     """Stage rows without Spark and commit them."""
     staged = [table.stage(held(rows, table.table))] if rows else []
-    return table.commit(staged, info=info(**fields), replace=replace, transactions=transactions)
+    return table.commit(staged, info=info(**fields), replace=replace)
 
 
 def put(path: Path, rows: Sequence[Row], table: Table = LETTERS, **options: Any) -> int:

@@ -123,11 +123,8 @@ class LakeWorld:
         with self.run() as run:
             target = run.lake.table(TABLES[table])
             info = lakes.info("by hand", self.now, **fields)
-            transactions = {
-                name: sum(mark.last for mark in commit.marks.values()) for name, commit in info.sources.items()
-            }
             staged = target.stage(held(rows, target.table))
-            target.commit([staged], info=info, replace=replace, transactions=transactions)
+            target.commit([staged], info=info, replace=replace)
 
     def write(self, table: str, *records: Mapping[str, Any], **fields: Any) -> None:
         """Commit such rows, filled up from the base row of their table."""

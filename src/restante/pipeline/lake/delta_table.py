@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
@@ -19,7 +19,6 @@ from deltalake.transaction import (
     CommitProperties,
     PostCommitHookProperties,
     RemoveAction,
-    Transaction,
     create_table_with_add_actions,
 )
 
@@ -101,7 +100,6 @@ def append_commit(
     *,
     added: Sequence[DataFile],
     removed: Sequence[DataFile],
-    transactions: Mapping[str, int],
     data_change: bool,
 ) -> None:
     """Append a commit to the log. If `delta` is None, make the table with it. Raises DeltaError, OSError.
@@ -120,7 +118,7 @@ def append_commit(
         )
         for file in added
     ]
-    properties = _properties(info, transactions)
+    properties = _properties(info)
     if delta is None:
         if not isinstance(folder, UrlPath):
             folder.mkdir(exist_ok=True)
@@ -193,14 +191,13 @@ def add_columns(delta: DeltaTable, table: Table, info: CommitInfo) -> None:
     late = missing_columns(delta, table)
     delta.alter.add_columns(
         [field for field in columns.delta_schema(table).fields if field.name in late],
-        commit_properties=_properties(info, {}),
+        commit_properties=_properties(info),
         post_commithook_properties=_HOOKS,
     )
 
 
-def _properties(info: CommitInfo, transactions: Mapping[str, int]) -> CommitProperties:
+def _properties(info: CommitInfo) -> CommitProperties:
     return CommitProperties(
         custom_metadata={delta_log.COMMIT_INFO_KEY: msgspec.to_builtins(info)},
         max_commit_retries=0,  # the removals were chosen for this version
-        app_transactions=[Transaction(app, version) for app, version in transactions.items()],
     )

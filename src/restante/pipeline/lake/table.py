@@ -284,7 +284,6 @@ class LakeTable:
         *,
         info: CommitInfo,
         replace: Where | None = None,
-        transactions: Mapping[str, int] | None = None,
     ) -> int:
         """Add staged files and remove the rows to `replace` ({}: all) in one commit; return the version.
 
@@ -298,7 +297,7 @@ class LakeTable:
         }
         info = msgspec.structs.replace(info, sources=sources)
         added = [file for files in staged for file in staging.move_into_table(files, self.folder)]
-        version, _ = self._commit(added, info, partial(self._replace_rows, replace), transactions or {})
+        version, _ = self._commit(added, info, partial(self._replace_rows, replace))
         return version
 
     def swap(self, old: Sequence[DataFile], new: StagedFiles, info: CommitInfo) -> None:
@@ -314,7 +313,7 @@ class LakeTable:
             return Replacement(list(old), [], 0, set())
 
         added = staging.move_into_table(new, self.folder)
-        self._commit(added, info, swapped, {}, data_change=False)
+        self._commit(added, info, swapped, data_change=False)
 
     def drop_before(self, day: str, info: CommitInfo) -> int:
         """Drop the rows of the days before an ISO day in one commit, if there are any; return how many.
@@ -329,7 +328,7 @@ class LakeTable:
             return 0
         kept_from = (date.fromisoformat(max(old["day"])) + timedelta(1)).isoformat()
         info = msgspec.structs.replace(info, kept=kept_from)
-        _, dropped = self._commit([], info, partial(self._replace_rows, old), {})
+        _, dropped = self._commit([], info, partial(self._replace_rows, old))
         return dropped.rows
 
     def _replace_rows(self, where: Where | None) -> Replacement:
@@ -388,7 +387,6 @@ class LakeTable:
         added: Sequence[DataFile],
         info: CommitInfo,
         replace: Callable[[], Replacement],
-        transactions: Mapping[str, int],
         *,
         data_change: bool = True,
     ) -> tuple[int, Replacement]:
@@ -414,7 +412,6 @@ class LakeTable:
                 self.table,
                 added=[*added, *replaced.added],
                 removed=replaced.removed,
-                transactions=transactions,
                 data_change=data_change,
             )
             version = self._write(info, touched, append)
