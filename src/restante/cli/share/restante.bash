@@ -259,6 +259,7 @@ _restante() {
     'pipeline run:--source') :; return ;;
     'pipeline run:--extracts') :; return ;;
     'pipeline run:--reports') compopt -o filenames; COMPREPLY=($(compgen -d -- "$current")); return ;;
+    'pipeline run:--date') compopt +o default; return ;;
     'pipeline run:--lake') compopt -o filenames; COMPREPLY=($(compgen -d -- "$current")); return ;;
     'pipeline run:--keep') compopt +o default; return ;;
     'pipeline run:--master') compopt +o default; return ;;
@@ -329,7 +330,7 @@ _restante() {
     'pipeline demo') [[ "$current" == -* ]] && COMPREPLY=($(compgen -W '--seed --days --last --transfers --memory -v --verbose --help' -- "$current")) ;;
     'pipeline ingest') compopt +o default; COMPREPLY=($(compgen -W '--source --extracts --lake --keep --plan --master --remote --memory --packages -v --verbose --help' -- "$current")) ;;
     'pipeline build') compopt +o default; COMPREPLY=($(compgen -W '--from --to --lake --keep --plan --master --remote --memory --packages -v --verbose --help' -- "$current")) ;;
-    'pipeline run') compopt +o default; COMPREPLY=($(compgen -W '--source --extracts --reports --lake --keep --plan --master --remote --memory --packages -v --verbose --help' -- "$current")) ;;
+    'pipeline run') compopt +o default; COMPREPLY=($(compgen -W '--source --extracts --reports --date --lake --keep --plan --master --remote --memory --packages -v --verbose --help' -- "$current")) ;;
     'pipeline sql') compopt +o default; COMPREPLY=($(compgen -W '--lake --help' -- "$current")) ;;
     'pipeline vacuum') compopt +o default; COMPREPLY=($(compgen -W '--lake --grace --plan --help' -- "$current")) ;;
     'pipeline compact') compopt +o default; COMPREPLY=($(compgen -W '--lake --plan --help' -- "$current")) ;;

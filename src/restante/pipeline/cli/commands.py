@@ -9,7 +9,7 @@ import sys
 import time
 import uuid
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -118,6 +118,14 @@ def ingest_and_build(
             " or older than the tables.",
         ),
     ] = None,
+    day: Annotated[
+        str | None,
+        typer.Option(
+            "--date",
+            metavar="DAY",
+            help="With --reports: write those that are due when this day is over. Default: yesterday.",
+        ),
+    ] = None,
 ) -> None:
     """Run ingest, build and report in one Spark session, for cron.
 
@@ -126,10 +134,14 @@ def ingest_and_build(
     from restante.pipeline.cli.options import check_names, read_extracts, read_keep
     from restante.pipeline.cli.run import build_into, ingest_into, open_run, show_failures
     from restante.pipeline.ingest import recognise_sources
+    from restante.pipeline.report.periods import parse_period
     from restante.pipeline.tables import TABLES
 
+    if day is not None and reports is None:
+        raise Misuse(f"--date {day} chooses reports: name their folder (--reports), or leave it out")
+    due = None if day is None else parse_period(day).after.first
     if reports is not None:
-        _check_reports(reports)
+        _check_reports(reports, due or datetime.now(UTC).date())
     folder = read_extracts(extracts)
     sources, unread = recognise_sources(check_names(source, folder))
     keep_days = read_keep(options.keep, TABLES)
@@ -141,30 +153,33 @@ def ingest_and_build(
         _show_built(built, plan=options.plan)
         failed = show_failures(results)
         if reports is not None:
-            _write_outdated_reports(run, built, reports, plan=options.plan)
+            _write_outdated_reports(run, built, reports, due, plan=options.plan)
         sys.stdout.flush()  # making an archive of Java's classes takes a while
     if failed:
         sys.exit(1)
 
 
-def _check_reports(folder: Path) -> None:
+def _check_reports(folder: Path, due: date) -> None:
     """Check the names of all files that `_write_outdated_reports` may write."""
     from restante.pipeline.report.files import check_reports
     from restante.pipeline.report.periods import due_periods
 
-    over = due_periods(datetime.now(UTC).date(), None)
+    over = due_periods(due, None)
     check_reports([*over, *(period.after for period in over)], folder)
 
 
 def _write_outdated_reports(
-    run: Run, built: Sequence[tuple[BuildResult, Sequence[str]]], folder: Path, *, plan: bool
+    run: Run, built: Sequence[tuple[BuildResult, Sequence[str]]], folder: Path, due: date | None, *, plan: bool
 ) -> None:
-    """Write the reports of the last day, week and month: those that are missing or older than the tables."""
+    """Write the reports of the last day, week and month: those that are missing or older than the tables.
+
+    They are the last ones that are over when the day `due` begins; None: today.
+    """
     from restante.pipeline.report.periods import due_periods
     from restante.pipeline.report.reading import days_of, outdated_periods  # imports DuckDB
 
     today = datetime.fromtimestamp(run.now(), UTC).date()
-    periods = due_periods(today, days_of(run.lake, run.scratch))
+    periods = due_periods(due or today, days_of(run.lake, run.scratch))
     if not (plan and any(result.days for result, _ in built)):  # else the tables have not changed yet
         periods = outdated_periods(run.lake, periods, folder, today)
     if not periods:
