@@ -65,11 +65,7 @@ def build_sources(run: Run, first_day: str = "", *, plan: bool = False, planned:
 
 def _selected_rows(tables: TableWithInputs) -> dict[str, Where]:
     """Return which rows of each input the job reads."""
-    return {
-        name: {} if name == QUARANTINE.name else _latest_days(table)
-        for name, table in tables.inputs.items()
-        if table.version is not None
-    }
+    return {name: {} if name == QUARANTINE.name else _latest_days(table) for name, table in tables.inputs.items()}
 
 
 def _job_size(tables: TableWithInputs, selected: Mapping[str, Where]) -> small_jobs.JobSize:

@@ -6,17 +6,14 @@ is the first of its day from its address, and the first of its application. Thei
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from restante.pipeline.schemas import CLIENT_VERSIONS, SOURCE_COLUMN, Column, Table, day_of
+from restante.pipeline.schemas import SOURCE_COLUMN, Column, Table, day_of
 from restante.pipeline.tables.build import Build
 from restante.pipeline.tables.top_n import MAX_NAMES, OTHER_NAME, group_rare, task_per_day
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 ADDRESSES: Final = Table(
     "addresses",
@@ -50,10 +47,9 @@ that of the rows with one; `addresses` is at most `connections` less `unknown`."
 _COUNTS: Final = ("connections", "unknown", "addresses")
 
 
-def addresses(inputs: Mapping[str, DataFrame]) -> DataFrame:
+def addresses(client_versions: DataFrame) -> DataFrame:
     """Return the number of connections and of different addresses."""
-    binds = inputs[CLIENT_VERSIONS.name]
-    of_apps = binds.groupBy("source", "day", "app_id").agg(
+    of_apps = client_versions.groupBy("source", "day", "app_id").agg(
         f.count("*").alias("connections"),
         f.count_if(f.col("new_address").isNull()).alias("unknown"),
         f.count_if("new_address_of_app").alias("addresses"),
@@ -71,4 +67,4 @@ def addresses(inputs: Mapping[str, DataFrame]) -> DataFrame:
     return apps.unionByName(totals).withColumn("addresses", f.when(has_known, f.col("addresses")))
 
 
-BUILDS: Final = (Build(ADDRESSES, {CLIENT_VERSIONS.name: (0, 0)}, addresses),)
+BUILDS: Final = (Build(ADDRESSES, addresses),)

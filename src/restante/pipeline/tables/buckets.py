@@ -13,14 +13,12 @@ from __future__ import annotations
 import math
 from fractions import Fraction
 from functools import cache
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from pyspark.sql import Column as Expression
 from pyspark.sql import functions as f
 
 from restante.pipeline.schemas import Column, us_column
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column as Expression
 
 ZERO_BUCKET: Final = -350
 """The bucket of durations of zero or less (a clock was set back): one below the bucket of a microsecond."""

@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import date, timedelta
-from typing import TYPE_CHECKING, Final, NamedTuple
+from functools import cache
+from typing import Final, NamedTuple
 
 import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from restante.pipeline.lake.columns import row_schema
 from restante.pipeline.schemas import SOURCE_COLUMN, Table, day_of
 from restante.pipeline.spark.small_jobs import is_small
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
 FOLDERS: Final = Table(
     "folders",
     "folder that a table must have, whether or not it has rows for it",
     (day_of("the folder"), SOURCE_COLUMN),
 )
-"""The frame that `make` gets for Build.folders, as if it were an input. No lake contains it."""
+"""The frame that `make` gets for Build.folders, as if it were an input."""
+
+NOT_OF_A_LAKE: Final = (FOLDERS.name, "ledgers")
+"""Frames that `make` gets as if they were inputs. No lake contains them."""
 
 Folder = tuple[date, str]
 """A day and a source."""
@@ -33,15 +36,15 @@ Partition = Mapping[str, str | None]
 class Build(NamedTuple):
     """A built table.
 
-    `make` takes the inputs' rows of the days that `reads` returns. It returns rows of the requested days, and of
-    others, which the caller drops because rows of days that were not read are missing there. It uses only DataFrames
-    and SQL functions, so it runs wherever Spark does.
+    `make` takes the inputs' rows of the days that `reads` returns: its parameters have the names of the inputs. It
+    returns rows of the requested days, and of others, which the caller drops because rows of days that were not read
+    are missing there. It uses only DataFrames and SQL functions, so it runs wherever Spark does.
     """
 
     table: Table
-    reach: Mapping[str, tuple[int, int]]
-    """Input → how many days before and after a day must be read to build that day."""
-    make: Callable[[Mapping[str, DataFrame]], DataFrame]
+    make: Callable[..., DataFrame]
+    reach: Mapping[str, tuple[int, int]] = {}
+    """Input → how many days before and after a day must be read to build that day. Of others only the day is read."""
     task_per_folder: bool = False
     """Whether `make` returns all rows of a folder in one task, as they are to be written."""
     folders: Callable[[Iterable[Partition]], set[Folder]] | None = None
@@ -60,16 +63,16 @@ class Build(NamedTuple):
     @property
     def inputs(self) -> tuple[str, ...]:
         """Return the names of the input tables."""
-        return tuple(self.reach)
+        return tuple(name for name in _parameters(self.make) if name not in NOT_OF_A_LAKE)
 
     def reads(self, name: str, days: Collection[date]) -> set[date]:
         """Return the days of an input that must be read to build these days."""
-        before, after = self.reach[name]
+        before, after = self.reach.get(name, (0, 0))
         return {day + timedelta(offset) for day in days for offset in range(-before, after + 1)}
 
     def touches(self, name: str, days: Collection[date]) -> set[date]:
         """Return the days that must be built again after these days of an input have changed."""
-        before, after = self.reach[name]
+        before, after = self.reach.get(name, (0, 0))
         return {day + timedelta(offset) for day in days for offset in range(-after, before + 1)}
 
     def folders_frame(self, spark: SparkSession, folders: Collection[Folder]) -> DataFrame:
@@ -82,9 +85,8 @@ class Build(NamedTuple):
 
     def rows(self, inputs: Mapping[str, DataFrame]) -> DataFrame:
         """Return the table's rows, with the columns in the order and the types of its schema."""
-        return self.make(inputs).selectExpr(
-            *(f"CAST(`{c.name}` AS {c.type}) AS `{c.name}`" for c in self.table.columns)
-        )
+        made = self.make(**inputs)
+        return made.selectExpr(*(f"CAST(`{c.name}` AS {c.type}) AS `{c.name}`" for c in self.table.columns))
 
     def rows_to_write(self, inputs: Mapping[str, DataFrame], days: Sequence[date]) -> DataFrame:
         """Return the rows of these days, distributed so that a folder does not get many small files."""
@@ -97,3 +99,8 @@ class Build(NamedTuple):
         if self.task_per_folder or is_small(rows.sparkSession):
             return rows
         return rows.hint("rebalance", *(("day",) if self.table.by_month else self.table.partitions))
+
+
+@cache
+def _parameters(make: Callable[..., DataFrame]) -> tuple[str, ...]:
+    return tuple(inspect.signature(make).parameters)

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 from restante.pipeline.schemas import SOURCE_COLUMN, Column, Table
 from restante.pipeline.tables.build import Build
 from restante.pipeline.tables.hours import HOUR_COLUMN, HOUR_DAY_COLUMN, known_hour
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 BUSY_HOURS: Final = Table(
     "busy_hours",
@@ -29,19 +26,15 @@ BUSY_HOURS: Final = Table(
 """Invariant: each count adds up to the rows of its input."""
 
 
-def busy_hours(inputs: Mapping[str, DataFrame]) -> DataFrame:
+def busy_hours(client_versions: DataFrame, mailboxes: DataFrame, nameplates: DataFrame) -> DataFrame:
     """Return how many connections, mailboxes and nameplates began in each hour."""
-    times = {"client_versions": "connect_time", "mailboxes": "started", "nameplates": "started"}
-    counts = ("connections", "mailboxes", "nameplates")
-    parts = []
-    for (name, time), counted in zip(times.items(), counts, strict=True):
-        ones = [(f.count("*") if name == counted else f.lit(0)).cast("bigint").alias(name) for name in counts]
-        rows = inputs[name].select("source", "day", known_hour(time))
-        parts.append(rows.groupBy("source", "day", "hour").agg(*ones))
-    together = parts[0].unionAll(parts[1]).unionAll(parts[2]).groupBy("source", "day", "hour")
-    return together.agg(*(f.sum(name).alias(name) for name in counts))
+    began = (
+        client_versions.select("source", "day", known_hour("connect_time"), f.lit("connections").alias("what"))
+        .unionAll(mailboxes.select("source", "day", known_hour("started"), f.lit("mailboxes")))
+        .unionAll(nameplates.select("source", "day", known_hour("started"), f.lit("nameplates")))
+    )
+    counts = (f.count_if(f.col("what") == name).alias(name) for name in ("connections", "mailboxes", "nameplates"))
+    return began.groupBy("source", "day", "hour").agg(*counts)
 
 
-BUILDS: Final = (
-    Build(BUSY_HOURS, {"client_versions": (0, 0), "mailboxes": (0, 0), "nameplates": (0, 0)}, busy_hours),
-)
+BUILDS: Final = (Build(BUSY_HOURS, busy_hours),)

@@ -9,10 +9,9 @@ the time at which the server received it, which the author's log shows (timing's
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from pyspark.sql import Window
+from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as f
 
 from restante.pipeline.schemas import SOURCE_COLUMN, Column, Table, day_of, us_column
@@ -20,9 +19,6 @@ from restante.pipeline.tables.build import Build
 from restante.pipeline.tables.timing import SERVER_COLUMN, us_of
 from restante.timing.model.exchanges import MAX_APART_US, US_PER_DAY
 from restante.timing.model.phases import NETWORK_IN, NETWORK_OUT
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 DELIVERIES: Final = Table(
     "deliveries",
@@ -91,9 +87,9 @@ _MESSAGE: Final = ("command_id", "phase", "rx")
 """What tells messages apart."""
 
 
-def deliveries(inputs: Mapping[str, DataFrame]) -> DataFrame:
+def deliveries(client_events: DataFrame, timing: DataFrame) -> DataFrame:
     """Return the messages of which the lake has the sending and the receipt, in two logs that belong together."""
-    messages = _of_two_logs(_messages(inputs["client_events"], inputs["timing"]))
+    messages = _of_two_logs(_messages(client_events, timing))
     at_server = f.col("first.tx") - f.col("rx")
     times = {"sent": f.col("at"), "server_rx": f.col("rx"), "received": f.col("first.at")}
     return messages.select(
@@ -175,4 +171,4 @@ def _of_two_logs(messages: DataFrame) -> DataFrame:
     return alone.withColumn("both", f.min("alone").over(of_message)).where(is_sent & f.col("both"))
 
 
-BUILDS: Final = (Build(DELIVERIES, {"client_events": (1, 1), "timing": (1, 1)}, deliveries),)
+BUILDS: Final = (Build(DELIVERIES, deliveries, {"client_events": (1, 1), "timing": (1, 1)}),)

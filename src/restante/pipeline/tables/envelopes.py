@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from datetime import date
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from pyspark.sql import Window
+from pyspark.sql import Column as Expression
+from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as f
 
 from restante.common.texts import counted
@@ -20,12 +21,8 @@ from restante.pipeline.schemas import (
     Table,
     day_of,
 )
-from restante.pipeline.tables.build import FOLDERS, Build, Folder, Partition
+from restante.pipeline.tables.build import Build, Folder, Partition
 from restante.pipeline.tables.hours import hour_of_day
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column as Expression
-    from pyspark.sql import DataFrame
 
 MIN_HOUR_ROWS: Final = 20_000
 """Rows from which an hour gets its own folder. That many make a file of about 6 MB; an hour of a thousand rows would
@@ -65,7 +62,7 @@ ENVELOPES: Final = Table(
 archived."""
 
 
-def envelopes(inputs: Mapping[str, DataFrame]) -> DataFrame:
+def envelopes(archived: DataFrame) -> DataFrame:
     """Return one row per hash: a mailserver's before that of exported files, then by least source and arrival.
 
     Only a mailserver's archive has the time at which the envelope arrived.
@@ -74,7 +71,6 @@ def envelopes(inputs: Mapping[str, DataFrame]) -> DataFrame:
     by one sort; the folders' order is a prefix of the sort order. No step needs a folder's rows in memory, whatever
     the share of duplicates.
     """
-    archived = inputs["archived"]
     hour = hour_of_day("sent")
     busy = archived.select("day", hour).groupBy("day", "hour").agg((f.count("*") >= MIN_HOUR_ROWS).alias("many"))
     columns = ["day", "source", "file", "arrival", *(column.name for column in _SHARED_COLUMNS)]
@@ -107,17 +103,13 @@ TRAFFIC: Final = Table(
 """Invariants: `envelopes` adds up to the rows of envelopes, `bytes` to their size."""
 
 
-def traffic(inputs: Mapping[str, DataFrame]) -> DataFrame:
+def traffic(envelopes: DataFrame) -> DataFrame:
     """Return the number and size of the envelopes per topic and day."""
-    return (
-        inputs["envelopes"]
-        .groupBy("day", "topic")
-        .agg(
-            f.count("*").alias("envelopes"),
-            f.sum(f.col("size").cast("bigint")).alias("bytes"),
-            f.min("sent").alias("first"),
-            f.max("sent").alias("last"),
-        )
+    return envelopes.groupBy("day", "topic").agg(
+        f.count("*").alias("envelopes"),
+        f.sum(f.col("size").cast("bigint")).alias("bytes"),
+        f.min("sent").alias("first"),
+        f.max("sent").alias("last"),
     )
 
 
@@ -142,12 +134,12 @@ A mailserver has a row for each day on which any source has envelopes, starting 
 """
 
 
-def coverage(inputs: Mapping[str, DataFrame]) -> DataFrame:
+def coverage(archived: DataFrame, folders: DataFrame) -> DataFrame:
     """Return how many envelopes each mailserver has and lacks."""
-    mailservers = inputs["archived"].groupBy("day", "hash").agg(_mailservers())
+    mailservers = archived.groupBy("day", "hash").agg(_mailservers())
     alone = (f.size("mailservers") == 1).cast("bigint").alias("alone")
     copies = mailservers.select("day", f.explode("mailservers").alias("source"), f.lit(1).alias("envelopes"), alone)
-    nothing = inputs[FOLDERS.name].select("day", "source", f.lit(0).alias("envelopes"), f.lit(0).alias("alone"))
+    nothing = folders.select("day", "source", f.lit(0).alias("envelopes"), f.lit(0).alias("alone"))
     counts = copies.unionAll(nothing).groupBy("day", "source")
     own = counts.agg(f.sum("envelopes").alias("envelopes"), f.sum("alone").alias("alone"))
     totals = mailservers.groupBy("day").agg(f.count("*").alias("all"))
@@ -177,18 +169,18 @@ HOURLY_COVERAGE: Final = Table(
 """Invariant: the counts of a mailserver's hours add up to its row of the day in coverage."""
 
 
-def hourly_coverage(inputs: Mapping[str, DataFrame]) -> DataFrame:
+def hourly_coverage(archived: DataFrame, coverage: DataFrame) -> DataFrame:
     """Return how many envelopes of each hour each mailserver has and lacks. The mailservers are those of coverage.
 
     Hashes that the same mailservers have are counted together before they are compared with each mailserver: there
     are many hashes, and few sets of mailservers.
     """
     # Equal hashes have the same time.
-    mailservers = inputs["archived"].groupBy("day", "hash").agg(_mailservers(), f.max("sent").alias("sent"))
+    mailservers = archived.groupBy("day", "hash").agg(_mailservers(), f.max("sent").alias("sent"))
     counts = mailservers.groupBy("day", hour_of_day("sent"), f.sort_array("mailservers").alias("mailservers")).agg(
         f.count("*").alias("count")
     )
-    rows = counts.join(f.broadcast(inputs["coverage"].select("day", "source")), "day")
+    rows = counts.join(f.broadcast(coverage.select("day", "source")), "day")
     has = f.array_contains("mailservers", f.col("source"))
     conditions = {"envelopes": has, "alone": has & (f.size("mailservers") == 1), "missing": ~has}
     return rows.groupBy("source", "day", "hour").agg(
@@ -203,8 +195,8 @@ def _mailservers() -> Expression:
 
 
 BUILDS: Final = (
-    Build(ENVELOPES, {"archived": (0, 0)}, envelopes, task_per_folder=True, definition=2),
-    Build(TRAFFIC, {"envelopes": (0, 0)}, traffic),
-    Build(COVERAGE, {"archived": (0, 0)}, coverage, folders=mailserver_days),
-    Build(HOURLY_COVERAGE, {"archived": (0, 0), "coverage": (0, 0)}, hourly_coverage),
+    Build(ENVELOPES, envelopes, task_per_folder=True, definition=2),
+    Build(TRAFFIC, traffic),
+    Build(COVERAGE, coverage, folders=mailserver_days),
+    Build(HOURLY_COVERAGE, hourly_coverage),
 )

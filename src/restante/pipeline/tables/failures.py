@@ -6,9 +6,9 @@ same results in the same columns.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 from restante.pipeline.schemas import APP_COLUMN, SOURCE_COLUMN, Column, Table
@@ -24,9 +24,6 @@ from restante.pipeline.tables.outcomes import (
     result_counts,
 )
 from restante.pipeline.tables.top_n import group_rare, task_per_day
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 FAILED: Final = Table(
     "failures",
@@ -46,10 +43,10 @@ FAILED: Final = Table(
 `failed` to its `ended` less its `happy`."""
 
 
-def failures(inputs: Mapping[str, DataFrame]) -> DataFrame:
+def failures(nameplates: DataFrame, mailboxes: DataFrame) -> DataFrame:
     """Return the count of each failure by the hour of the start."""
     keys = ("source", "day", "hour", "app_id", "kind")
-    rows = ended_rows(inputs, "result", "started", "blur_us").select(
+    rows = ended_rows(nameplates, mailboxes, "result", "started", "blur_us").select(
         *(key for key in keys if key != "hour"), "result", known_hour("started")
     )
     counted = rows.groupBy(*keys).agg(f.count("*").alias("ended"), *result_counts())
@@ -58,4 +55,4 @@ def failures(inputs: Mapping[str, DataFrame]) -> DataFrame:
     return sums.withColumn("failed", f.col("ended") - f.col("happy"))
 
 
-BUILDS: Final = (Build(FAILED, {"nameplates": (0, 0), "mailboxes": (0, 0)}, failures, task_per_folder=True),)
+BUILDS: Final = (Build(FAILED, failures, task_per_folder=True),)

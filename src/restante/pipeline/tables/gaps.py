@@ -9,10 +9,9 @@ day. The ends of a row are exact all the same: they are the times of the first a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from pyspark.sql import Window
+from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as f
 
 from restante.pipeline.schemas import SOURCE_COLUMN, Column, Table
@@ -20,9 +19,6 @@ from restante.pipeline.tables import top_n
 from restante.pipeline.tables.build import Build
 from restante.pipeline.tables.envelopes import SENT_DAY_COLUMN
 from restante.pipeline.tables.hours import HOUR_US
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 GAPS: Final = Table(
     "gaps",
@@ -54,23 +50,18 @@ GAPS: Final = Table(
 """Invariant: for each day and mailserver, `missing` adds up to `missing` of coverage."""
 
 
-def gaps(inputs: Mapping[str, DataFrame]) -> DataFrame:
+def gaps(archived: DataFrame, coverage: DataFrame) -> DataFrame:
     """Return what each mailserver lacks. coverage says which mailservers lack anything on a day.
 
     Hashes that the same sources have are counted together before they are compared with each mailserver: there are
     many hashes, and few sets of sources.
     """
-    lacking = inputs["coverage"].where(f.col("missing") > 0)
-    lacking = lacking.groupBy("day").agg(f.collect_set("source").alias("mailservers"))
+    lacking = coverage.where("missing > 0").groupBy("day").agg(f.collect_set("source").alias("mailservers"))
     # Equal hashes have the same topic and time.
-    envelopes = (
-        inputs["archived"]
-        .groupBy("day", "hash")
-        .agg(
-            f.max("topic").alias("topic"),
-            f.max("sent").alias("sent"),
-            f.sort_array(f.collect_set("source")).alias("sources"),
-        )
+    envelopes = archived.groupBy("day", "hash").agg(
+        f.max("topic").alias("topic"),
+        f.max("sent").alias("sent"),
+        f.sort_array(f.collect_set("source")).alias("sources"),
     )
     hour = f.floor(f.unix_micros("sent") / HOUR_US).alias("hour")
     counts = envelopes.groupBy("day", "topic", hour, "sources").agg(
@@ -97,4 +88,4 @@ def _together(rows: DataFrame, time: str) -> DataFrame:
     )
 
 
-BUILDS: Final = (Build(GAPS, {"archived": (0, 0), "coverage": (0, 0)}, gaps),)
+BUILDS: Final = (Build(GAPS, gaps),)

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from pyspark.sql import Window
+from pyspark.sql import Column as Expression
+from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as f
 
 from restante.pipeline.schemas import APP_COLUMN, SOURCE_COLUMN, Column, Table
 from restante.pipeline.tables.build import Build
 from restante.pipeline.tables.outcomes import STARTED_DAY_COLUMN
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column as Expression
-    from pyspark.sql import DataFrame
 
 COMPARED_DAYS: Final = 7
 """Days before a day with which it is compared: each day of the week once. With each additional day, a late row would
@@ -101,7 +97,7 @@ GUESSES: Final = Table(
 """Invariants: `nameplates` and `mailboxes` add up to `ended` of outcomes."""
 
 
-def guesses(inputs: Mapping[str, DataFrame]) -> DataFrame:
+def guesses(outcomes: DataFrame) -> DataFrame:
     """Return the results of each day that guesses cause, and those of the days before it."""
     nameplate = f.col("kind") == "nameplate"
 
@@ -109,8 +105,7 @@ def guesses(inputs: Mapping[str, DataFrame]) -> DataFrame:
         return f.sum(f.when(condition, f.col(name)).otherwise(0))
 
     counted = (
-        inputs["outcomes"]
-        .groupBy("source", "day", "app_id")
+        outcomes.groupBy("source", "day", "app_id")
         .agg(
             added("ended", nameplate).alias("nameplates"),
             added("lonely", nameplate).alias("lonely"),
@@ -144,4 +139,4 @@ def _median(numbers: Expression) -> Expression:
     return f.get(f.sort_array(numbers), f.floor(f.size(numbers) / 2).cast("int"))
 
 
-BUILDS: Final = (Build(GUESSES, {"outcomes": (COMPARED_DAYS, 0)}, guesses, task_per_folder=True),)
+BUILDS: Final = (Build(GUESSES, guesses, {"outcomes": (COMPARED_DAYS, 0)}, task_per_folder=True),)

@@ -7,14 +7,12 @@ row has no hour.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from pyspark.sql import Column as Expression
 from pyspark.sql import functions as f
 
 from restante.pipeline.schemas import Column, day_of
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column as Expression
 
 HOUR_US: Final = 3_600_000_000
 

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from pyspark.sql import Window
+from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as f
 
 from restante.pipeline.schemas import SOURCE_COLUMN, SOURCE_KIND_ARCHIVE, Column, Table
 from restante.pipeline.tables import buckets
 from restante.pipeline.tables.build import Build
 from restante.pipeline.tables.envelopes import SENT_DAY_COLUMN
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 LATENESS: Final = Table(
     "lateness",
@@ -39,12 +35,11 @@ LATENESS: Final = Table(
 that are not `alone`."""
 
 
-def lateness(inputs: Mapping[str, DataFrame]) -> DataFrame:
+def lateness(archived: DataFrame) -> DataFrame:
     """Return the counts of the three measures by bucket.
 
     One shuffle by hash puts the copies of an envelope together, at one mailserver and at several.
     """
-    archived = inputs["archived"]
     copies = archived.where((f.col("source_kind") == SOURCE_KIND_ARCHIVE) & f.col("arrived").isNotNull()).select(
         "day", "hash", "source", f.unix_micros("arrived").alias("at"), f.unix_micros("sent").alias("sent")
     )
@@ -72,4 +67,4 @@ def lateness(inputs: Mapping[str, DataFrame]) -> DataFrame:
     return counted.withColumn("from_us", buckets.bucket_start(f.col("bucket")))
 
 
-BUILDS: Final = (Build(LATENESS, {"archived": (0, 0)}, lateness),)
+BUILDS: Final = (Build(LATENESS, lateness),)

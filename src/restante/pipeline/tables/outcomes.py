@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final, get_args
+from typing import Final, get_args
 
+from pyspark.sql import Column as Expression
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 from restante.common.usage_records import Result
@@ -12,10 +13,6 @@ from restante.pipeline.schemas import APP_COLUMN, SOURCE_COLUMN, Column, Table, 
 from restante.pipeline.tables import buckets
 from restante.pipeline.tables.build import Build
 from restante.pipeline.tables.top_n import group_rare, task_per_day
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column as Expression
-    from pyspark.sql import DataFrame
 
 RESULTS: Final[tuple[str, ...]] = get_args(Result)
 FAILURES: Final = tuple(result for result in RESULTS if result != "happy")
@@ -56,20 +53,19 @@ def result_counts() -> list[Expression]:
     return [f.count_if(f.col("result") == result).alias(result) for result in RESULTS]
 
 
-def ended_rows(inputs: Mapping[str, DataFrame], *columns: str) -> DataFrame:
+def ended_rows(nameplates: DataFrame, mailboxes: DataFrame, *columns: str) -> DataFrame:
     """Return nameplates and mailboxes with their kind. A column that only mailboxes have is NULL for nameplates."""
     claimed = f.when(f.col("for_nameplate"), "claimed").otherwise("opened")
-    plates = inputs["nameplates"].withColumn("visitors", f.lit(None).cast("bigint"))
-    nameplates = plates.select("source", "day", "app_id", f.lit("nameplate").alias("kind"), *columns)
-    mailboxes = inputs["mailboxes"].select("source", "day", "app_id", claimed.alias("kind"), *columns)
-    return nameplates.unionAll(mailboxes)
+    plates = nameplates.withColumn("visitors", f.lit(None).cast("bigint"))
+    plates = plates.select("source", "day", "app_id", f.lit("nameplate").alias("kind"), *columns)
+    return plates.unionAll(mailboxes.select("source", "day", "app_id", claimed.alias("kind"), *columns))
 
 
-def outcomes(inputs: Mapping[str, DataFrame]) -> DataFrame:
+def outcomes(nameplates: DataFrame, mailboxes: DataFrame) -> DataFrame:
     """Return the count of each result."""
     keys = ("source", "day", "app_id", "kind")
     visited = f.sum((f.col("visitors") > 0).cast("bigint")).alias("visited")  # NULL if all are
-    rows = ended_rows(inputs, "result", "visitors").groupBy(*keys)
+    rows = ended_rows(nameplates, mailboxes, "result", "visitors").groupBy(*keys)
     counted = rows.agg(f.count("*").alias("ended"), *result_counts(), visited)
     together = group_rare(task_per_day(counted), "ended", "app_id").groupBy(*keys)
     return together.agg(*(f.sum(name).alias(name) for name in ("ended", *RESULTS, "visited")))
@@ -96,19 +92,21 @@ DURATIONS: Final = Table(
 """Invariant: for each measure, `count` adds up to the rows of nameplates and mailboxes."""
 
 
-def durations(inputs: Mapping[str, DataFrame]) -> DataFrame:
+def durations(nameplates: DataFrame, mailboxes: DataFrame) -> DataFrame:
     """Return the counts of both durations by bucket."""
     keys = ("source", "day", "app_id", "kind", "measure", "bucket")
     waiting, total = (
         f.struct(f.lit(name).alias("measure"), f.col(f"{name}_us").alias("us")) for name in ("waiting", "total")
     )
-    rows = ended_rows(inputs, "waiting_us", "total_us").select(*keys[:4], f.inline(f.array(waiting, total)))
+    rows = ended_rows(nameplates, mailboxes, "waiting_us", "total_us").select(
+        *keys[:4], f.inline(f.array(waiting, total))
+    )
     counted = rows.groupBy(*keys[:5], buckets.bucket(f.col("us")).alias("bucket")).agg(f.count("*").alias("count"))
     together = group_rare(task_per_day(counted), "count", "app_id").groupBy(*keys).agg(f.sum("count").alias("count"))
     return together.withColumn("from_us", buckets.bucket_start(f.col("bucket")))
 
 
 BUILDS: Final = (
-    Build(OUTCOMES, {"nameplates": (0, 0), "mailboxes": (0, 0)}, outcomes, task_per_folder=True),
-    Build(DURATIONS, {"nameplates": (0, 0), "mailboxes": (0, 0)}, durations, task_per_folder=True),
+    Build(OUTCOMES, outcomes, task_per_folder=True),
+    Build(DURATIONS, durations, task_per_folder=True),
 )

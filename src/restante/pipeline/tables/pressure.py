@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import date
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from pyspark.sql import Window
+from pyspark.sql import Column as Expression
+from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as f
 
 from restante.pipeline.schemas import (
     LIVE,
     LIVE_MAILBOX,
     LIVE_NAMEPLATE,
-    MAILBOXES,
-    NAMEPLATES,
     SOURCE_COLUMN,
     Column,
     Table,
@@ -22,10 +20,6 @@ from restante.pipeline.schemas import (
 )
 from restante.pipeline.tables.build import Build
 from restante.pipeline.tables.hours import HOUR_COLUMN, HOUR_DAY_COLUMN, HOUR_US, hour_is_known
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column as Expression
-    from pyspark.sql import DataFrame
 
 MAX_LIFE_DAYS: Final = 7
 """Days for which a nameplate or mailbox counts as live. Idle ones are pruned within minutes, but one whose sender
@@ -78,14 +72,14 @@ MAILBOX_PRESSURE: Final = _pressure_table("mailbox_pressure", "mailbox", "mailbo
 """The same of mailboxes."""
 
 
-def pressure(inputs: Mapping[str, DataFrame]) -> DataFrame:
+def pressure(nameplates: DataFrame, live: DataFrame) -> DataFrame:
     """Return the nameplates that lived in each hour."""
-    return _pressure(inputs[NAMEPLATES.name], inputs[LIVE.name].where(f.col("kind") == LIVE_NAMEPLATE))
+    return _pressure(nameplates, live.where(f.col("kind") == LIVE_NAMEPLATE))
 
 
-def mailbox_pressure(inputs: Mapping[str, DataFrame]) -> DataFrame:
+def mailbox_pressure(mailboxes: DataFrame, live: DataFrame) -> DataFrame:
     """Return the mailboxes that lived in each hour."""
-    return _pressure(inputs[MAILBOXES.name], inputs[LIVE.name].where(f.col("kind") == LIVE_MAILBOX))
+    return _pressure(mailboxes, live.where(f.col("kind") == LIVE_MAILBOX))
 
 
 def _pressure(ended_rows: DataFrame, live_rows: DataFrame) -> DataFrame:
@@ -175,19 +169,9 @@ def _filled(hours: DataFrame) -> DataFrame:
     )
 
 
+_REACH: Final = dict.fromkeys(("nameplates", "mailboxes", "live"), (MAX_LIFE_DAYS, 0))
+
 BUILDS: Final = (
-    Build(
-        PRESSURE,
-        dict.fromkeys((NAMEPLATES.name, LIVE.name), (MAX_LIFE_DAYS, 0)),
-        pressure,
-        relevant_rows=live_since,
-        definition=2,
-    ),
-    Build(
-        MAILBOX_PRESSURE,
-        dict.fromkeys((MAILBOXES.name, LIVE.name), (MAX_LIFE_DAYS, 0)),
-        mailbox_pressure,
-        relevant_rows=live_since,
-        definition=2,
-    ),
+    Build(PRESSURE, pressure, _REACH, relevant_rows=live_since, definition=2),
+    Build(MAILBOX_PRESSURE, mailbox_pressure, _REACH, relevant_rows=live_since, definition=2),
 )

@@ -5,14 +5,14 @@ A transfer is counted whole in the hour in which its first side connected, as lo
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from pyspark.sql import Column as Expression
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 from restante.pipeline.schemas import (
     BYTES,
-    RELAY_TRANSFERS,
     SOURCE_COLUMN,
     TRANSFER_RESULT_COLUMN,
     Column,
@@ -23,10 +23,6 @@ from restante.pipeline.schemas import (
 from restante.pipeline.tables import buckets
 from restante.pipeline.tables.build import Build
 from restante.pipeline.tables.hours import HOUR_COLUMN, known_hour
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column as Expression
-    from pyspark.sql import DataFrame
 
 _BEGAN_DAY_COLUMN: Final = day_of("the connection of the first side")
 
@@ -64,9 +60,9 @@ def _relaying() -> Expression:
     return f.when(took > 0, took).when(took.isNotNull(), 0)
 
 
-def relay_hours(inputs: Mapping[str, DataFrame]) -> DataFrame:
+def relay_hours(relay_transfers: DataFrame) -> DataFrame:
     """Return the sums of each hour and result."""
-    rows = inputs[RELAY_TRANSFERS.name].withColumn("hour", known_hour("started"))
+    rows = relay_transfers.withColumn("hour", known_hour("started"))
     return rows.groupBy("source", "day", "hour", "result").agg(
         f.count("*").alias("ended"),
         f.sum("total_bytes").alias("bytes"),
@@ -96,20 +92,16 @@ RELAY_DURATIONS: Final = Table(
 """Invariants: of waiting, `count` adds up to the rows of relay_transfers; of relaying, to those with waiting_us."""
 
 
-def relay_durations(inputs: Mapping[str, DataFrame]) -> DataFrame:
+def relay_durations(relay_transfers: DataFrame) -> DataFrame:
     """Return the counts of both measures by bucket."""
-    transfers = inputs[RELAY_TRANSFERS.name]
     measures = f.array(
         f.struct(f.lit("waiting").alias("measure"), _waiting().alias("us")),
         f.struct(f.lit("relaying").alias("measure"), _relaying().alias("us")),
     )
-    rows = transfers.select("source", "day", "result", f.inline(measures)).where("us IS NOT NULL")
+    rows = relay_transfers.select("source", "day", "result", f.inline(measures)).where("us IS NOT NULL")
     keys = ("source", "day", "result", "measure", "bucket")
     counted = rows.withColumn("bucket", buckets.bucket(f.col("us"))).groupBy(*keys).agg(f.count("*").alias("count"))
     return counted.withColumn("from_us", buckets.bucket_start(f.col("bucket")))
 
 
-BUILDS: Final = (
-    Build(RELAY_HOURS, {RELAY_TRANSFERS.name: (0, 0)}, relay_hours),
-    Build(RELAY_DURATIONS, {RELAY_TRANSFERS.name: (0, 0)}, relay_durations),
-)
+BUILDS: Final = (Build(RELAY_HOURS, relay_hours), Build(RELAY_DURATIONS, relay_durations))

@@ -7,20 +7,16 @@ are. So `build` passes them to Spark as a frame (LEDGERS), as it does with the f
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import reduce
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 from restante.pipeline.schemas import (
-    ARCHIVED,
-    CLEAN_TABLES,
     CLIENT_EVENTS,
     CLIENT_VERSIONS,
-    LIVE,
     MAILBOXES,
     NAMEPLATES,
-    QUARANTINE,
     RELAY_TRANSFERS,
     SERVER_COMMANDS,
     SOURCE_COLUMN,
@@ -32,9 +28,6 @@ from restante.pipeline.schemas import (
     us_column,
 )
 from restante.pipeline.tables.build import Build
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 KIND_USAGE: Final = "usage"
 KIND_TRANSIT: Final = "transit"
@@ -120,38 +113,38 @@ LEDGERS: Final = Table(
 """The frame with the sums of the ledgers, which `make` gets as if it were an input. No lake contains it."""
 
 
-_TIMES: Final[Mapping[str, str]] = {
-    NAMEPLATES.name: "started",
-    MAILBOXES.name: "started",
-    CLIENT_VERSIONS.name: "connect_time",
-    RELAY_TRANSFERS.name: "started",
-    SERVER_COMMANDS.name: "timestamp_micros(floor(server_rx * 1e6D + 0.5D))",
-    CLIENT_EVENTS.name: "timestamp_micros(floor(start * 1e6D + 0.5D))",
-    ARCHIVED.name: "sent",
-}
-"""Clean table → the SQL of a row's time, which is that of its day."""
+def sources(
+    nameplates: DataFrame,
+    mailboxes: DataFrame,
+    client_versions: DataFrame,
+    relay_transfers: DataFrame,
+    server_commands: DataFrame,
+    client_events: DataFrame,
+    archived: DataFrame,
+    quarantine: DataFrame,
+    ledgers: DataFrame,
+) -> DataFrame:
+    """Return a row for each source of `ledgers`. Of a clean table each source's latest day suffices.
 
-
-def sources(inputs: Mapping[str, DataFrame]) -> DataFrame:
-    """Return a row for each source of LEDGERS. Of a clean table each source's latest day suffices.
-
-    Clean tables that the lake does not have may be missing. One aggregation computes all columns of a source, so this
-    is one job with one shuffle.
+    One aggregation computes all columns of a source, so this is one job with one shuffle.
     """
-    counts = [column.name for column in COUNT_COLUMNS]
-    parts = [
-        inputs[name].selectExpr("source", f"{time} AS at", "0L AS rejected")
-        for name, time in _TIMES.items()
-        if name in inputs
+    times = [
+        (nameplates, "started"),
+        (mailboxes, "started"),
+        (client_versions, "connect_time"),
+        (relay_transfers, "started"),
+        (server_commands, "timestamp_micros(floor(server_rx * 1e6D + 0.5D))"),
+        (client_events, "timestamp_micros(floor(start * 1e6D + 0.5D))"),
+        (archived, "sent"),
     ]
-    if QUARANTINE.name in inputs:
-        parts.append(inputs[QUARANTINE.name].selectExpr("source", "CAST(NULL AS TIMESTAMP) AS at", "1L AS rejected"))
-    rows = reduce(lambda left, right: left.unionAll(right), parts)
-    together = rows.unionByName(inputs[LEDGERS.name], allowMissingColumns=True).groupBy("source")
+    rows = quarantine.selectExpr("source", "CAST(NULL AS TIMESTAMP) AS at", "1L AS rejected")
+    for clean, time in times:  # of a row, which is that of its day
+        rows = rows.unionAll(clean.selectExpr("source", time, "0L"))
+    together = rows.unionByName(ledgers, allowMissingColumns=True).groupBy("source")
     sums = together.agg(
         *(f.max(name).alias(name) for name in ("kind", "last_ingest")),
         f.min("counted_since").alias("counted_since"),
-        *(f.sum(name).alias(name) for name in counts),
+        *(f.sum(column.name).alias(column.name) for column in COUNT_COLUMNS),
         f.max("at").alias("last_row"),
         f.coalesce(f.sum("rejected"), f.lit(0)).alias("in_quarantine"),
     )
@@ -161,6 +154,6 @@ def sources(inputs: Mapping[str, DataFrame]) -> DataFrame:
     )
 
 
-BUILD: Final = Build(SOURCES_TABLE, {name: (0, 0) for name in CLEAN_TABLES if name != LIVE.name}, sources)
+BUILD: Final = Build(SOURCES_TABLE, sources)
 """It is not one of BUILDS: its days are not those of its inputs. `live` is left out: the same nameplate is in it as
 often as ingest finds it live, so its counts say nothing about what was read."""

@@ -7,10 +7,11 @@ the source that its `server` names.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator
+from typing import Final
 
-from pyspark.sql import Window
+from pyspark.sql import Column as Expression
+from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as f
 
 from restante.pipeline.schemas import BY_DAY_AND_SOURCE, SOURCE_COLUMN, Column, Table, day_of, us_column
@@ -25,10 +26,6 @@ from restante.timing.model.exchanges import (
 )
 from restante.timing.model.offsets import DRIFT_PPM, ROUNDING_US
 from restante.timing.model.phases import ALL_PHASES, SPAN_PHASES, WAIT_PHASES
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column as Expression
-    from pyspark.sql import DataFrame
 
 SERVER_COLUMN: Final = Column(
     "server",
@@ -91,15 +88,15 @@ _BACK: Final = -1
 """A phase from the server's clock to the client's: the offset is subtracted."""
 
 
-def timing(inputs: Mapping[str, DataFrame]) -> DataFrame:
+def timing(client_events: DataFrame, server_commands: DataFrame) -> DataFrame:
     """Return the duration of each phase of each event."""
-    events = inputs["client_events"]
-    exchanges = _add_trace_lines(_exchanges(events), inputs["server_commands"])
-    rows = _command_phases(exchanges).unionAll(_message_phases(events)).unionAll(_span_phases(events))
+    exchanges = _add_trace_lines(_exchanges(client_events), server_commands)
+    of_events = _message_phases(client_events).unionAll(_span_phases(client_events))
+    rows = _command_phases(exchanges).unionAll(of_events)
     offset = f.col("crosses") * f.col("offset_us")
     us = f.when(f.col("crosses") == _ONE_CLOCK, f.col("us")).otherwise(f.col("us") + offset)
     error = f.when(f.col("crosses") != _ONE_CLOCK, f.when(us.isNotNull(), f.col("error_us")))
-    return rows.join(_offsets(exchanges, events), [*_LOG_KEY, "day"], "left").select(
+    return rows.join(_offsets(exchanges, client_events), [*_LOG_KEY, "day"], "left").select(
         *_EVENT_KEY, "what", "phase", us.alias("us"), error.alias("error_us"), "offset_us"
     )
 
@@ -295,16 +292,16 @@ TIMES: Final = Table(
 """Invariant: `count` adds up to the rows of timing."""
 
 
-def times(inputs: Mapping[str, DataFrame]) -> DataFrame:
+def times(timing: DataFrame) -> DataFrame:
     """Return the number of timing's rows by phase and bucket."""
     keys = ("source", "day", "server", "phase", "bucket")
-    rows = inputs["timing"].withColumn("bucket", buckets.bucket(f.col("us")))
+    rows = timing.withColumn("bucket", buckets.bucket(f.col("us")))
     counted = rows.groupBy(*keys).agg(f.count("*").alias("count"))
     return counted.withColumn("from_us", buckets.bucket_start(f.col("bucket")))
 
 
 # A command has up to seven phases (`_phase_structs`) and three rows in the inputs: sent, acknowledged, traced.
 BUILDS: Final = (
-    Build(TIMING, {"client_events": (0, 1), "server_commands": (1, 1)}, timing, growth=3, definition=3),
-    Build(TIMES, {"timing": (0, 0)}, times),
+    Build(TIMING, timing, {"client_events": (0, 1), "server_commands": (1, 1)}, growth=3, definition=3),
+    Build(TIMES, times),
 )

@@ -5,13 +5,10 @@ A hundred thousand rare names are of no use, and would make a table as long as i
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from pyspark.sql import Window
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
 
 MAX_NAMES: Final = 1000
 """Names per server and day. The public server has dozens of applications and a few hundred client versions."""

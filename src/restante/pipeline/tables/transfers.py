@@ -5,10 +5,10 @@ docs/timing/specification.md, "Transfers", specifies it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from pyspark.sql import Window
+from pyspark.sql import Column as Expression
+from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as f
 
 from restante.pipeline.schemas import SOURCE_COLUMN, Column, Table, day_of, us_column
@@ -16,10 +16,6 @@ from restante.pipeline.tables.build import Build
 from restante.pipeline.tables.timing import SERVER_COLUMN
 from restante.timing.model.exchanges import MAX_APART_US
 from restante.timing.model.timeline import ROLE_SIGNS, RoleSign
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column as Expression
-    from pyspark.sql import DataFrame
 
 
 def _waited_column(client: str, peer: str) -> Column:
@@ -72,10 +68,10 @@ _PAIR: Final = ("one_file", "two_file")
 """The logs of a transfer in the order of their digests."""
 
 
-def transfers(inputs: Mapping[str, DataFrame]) -> DataFrame:
+def transfers(client_events: DataFrame, deliveries: DataFrame) -> DataFrame:
     """Return the transfers. Messages of two logs that are more than 24 hours apart are of two transfers."""
-    roles = _roles(inputs["client_events"])
-    pairs = _pairs(inputs["deliveries"])
+    roles = _roles(client_events)
+    pairs = _pairs(deliveries)
     for side in ("one", "two"):
         names = [f.col(name).alias(f"{side}_{name}") for name in ("source", "file", "role")]
         pairs = pairs.join(roles.select("day", *names), ["day", f"{side}_source", f"{side}_file"], "left")
@@ -191,4 +187,4 @@ def _shows(sign: RoleSign) -> Expression:
     return has_name if sign.command is None else has_name & (f.col("command") == sign.command)
 
 
-BUILDS: Final = (Build(TRANSFERS, {"client_events": (1, 1), "deliveries": (1, 1)}, transfers),)
+BUILDS: Final = (Build(TRANSFERS, transfers, {"client_events": (1, 1), "deliveries": (1, 1)}),)

@@ -8,19 +8,15 @@ blurred by more than that, the mailbox is attributed to no version and counted s
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from pyspark.sql import Window
+from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as f
 
 from restante.pipeline.schemas import APP_COLUMN, SOURCE_COLUMN, Column, Table, day_of
 from restante.pipeline.tables.build import Build
 from restante.pipeline.tables.outcomes import RESULT_COUNT_COLUMNS, RESULTS, result_counts
 from restante.pipeline.tables.top_n import OTHER_NAME, group_rare, task_per_day
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 BIND_WINDOW_US: Final = 2_000_000
 """Microseconds from a bind to the claim or open that follows: one or two round trips, and the blur of a second that
@@ -70,14 +66,12 @@ _NUMBERS: Final = ("connections", "mailboxes", *RESULTS)
 _VERSION_KEY: Final = ("source", "day", "app_id", "attribution", *_CLIENT_COLUMNS)
 
 
-def versions(inputs: Mapping[str, DataFrame]) -> DataFrame:
+def versions(client_versions: DataFrame, mailboxes: DataFrame) -> DataFrame:
     """Return the number of binds and the results of mailboxes by version."""
-    binds = inputs["client_versions"].groupBy(
-        "source", "day", "app_id", f.lit("version").alias("attribution"), *_CLIENT_COLUMNS
-    )
+    binds = client_versions.withColumn("attribution", f.lit("version")).groupBy(*_VERSION_KEY)
     bound = binds.agg(f.count("*").alias("connections"))
-    mailboxes = _attributed_mailboxes(inputs).groupBy(*_VERSION_KEY)
-    results = mailboxes.agg(f.count("*").alias("mailboxes"), *result_counts())
+    attributed = _attributed(mailboxes, client_versions).groupBy(*_VERSION_KEY)
+    results = attributed.agg(f.count("*").alias("mailboxes"), *result_counts())
     rows = _sums(task_per_day(bound.unionByName(results, allowMissingColumns=True).fillna(0, _NUMBERS)))
     weighed = group_rare(rows.withColumn("weight", f.col("connections") + f.col("mailboxes")), "weight", "app_id")
     return _sums(group_rare(weighed, "weight", *_CLIENT_COLUMNS, where=f.col("attribution") == "version"))
@@ -87,16 +81,16 @@ def _sums(rows: DataFrame) -> DataFrame:
     return rows.groupBy(*_VERSION_KEY).agg(*(f.sum(name).alias(name) for name in _NUMBERS))
 
 
-def _attributed_mailboxes(inputs: Mapping[str, DataFrame]) -> DataFrame:
+def _attributed(mailboxes: DataFrame, binds: DataFrame) -> DataFrame:
     """Return each mailbox's result and the version that it is attributed to."""
     sharp = f.coalesce(f.col("blur_us") <= BIND_WINDOW_US, f.lit(True))
-    mailboxes = inputs["mailboxes"].select(
+    mailboxes = mailboxes.select(
         "source", "day", "app_id", "result", f.unix_micros("started").alias("at"), sharp.alias("sharp")
     )
     blurred = mailboxes.where(~f.col("sharp"))
     no_version = [f.lit(None).cast("string").alias(name) for name in _CLIENT_COLUMNS]
     blurred = blurred.select("source", "day", "app_id", "result", f.lit("blurred").alias("attribution"), *no_version)
-    return _with_versions(mailboxes.where("sharp"), inputs["client_versions"].where(sharp)).unionAll(blurred)
+    return _with_versions(mailboxes.where("sharp"), binds.where(sharp)).unionAll(blurred)
 
 
 def _with_versions(mailboxes: DataFrame, binds: DataFrame) -> DataFrame:
@@ -135,4 +129,4 @@ def _with_versions(mailboxes: DataFrame, binds: DataFrame) -> DataFrame:
     return attributed.select("source", "day", "app_id", "result", "attribution", *whose)
 
 
-BUILDS: Final = (Build(VERSIONS, {"client_versions": (1, 0), "mailboxes": (0, 0)}, versions, task_per_folder=True),)
+BUILDS: Final = (Build(VERSIONS, versions, {"client_versions": (1, 0)}, task_per_folder=True),)
