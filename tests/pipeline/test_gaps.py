@@ -214,13 +214,13 @@ def test_what_the_mailservers_do_not_keep_or_accept_is_counted(lake: LakeWorld) 
     assert error.startswith("restante: no topic is in every list of topics: change --topic or ")
 
 
-def test_only_rows_of_the_mailserver_and_the_days_are_read(lake: LakeWorld) -> None:
+def test_only_rows_of_the_mailserver_and_the_days_are_read(lake: LakeWorld, tmp_path: Path) -> None:
     times = {"first": datetime(2026, 11, 22, 5, tzinfo=UTC), "last": datetime(2026, 11, 22, 6, tzinfo=UTC)}
     row = {"topic": None, "missing": 1, "holders": "west", **times}
     lake.add("gaps", [{**row, "day": DAY + timedelta(days), "source": "east"} for days in (1, 2, 3, 19)])
     with Lake.open(lake.path, write=False) as opened:
         assert len(opened.table(GAPS).files()) == 3, "a file has several days"
-        gaps = module.read_gaps(opened, "east", GapFilter(MIDNIGHT, MIDNIGHT + 2 * 24 * HOUR))
+        gaps = module.read_gaps(opened, "east", GapFilter(MIDNIGHT, MIDNIGHT + 2 * 24 * HOUR), tmp_path)
     assert sorted(lack.day.day for lack in gaps) == [20, 20, 20, 21, 22]
 
 

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable
 from datetime import UTC, date, datetime
+from pathlib import Path
 from typing import Final, NamedTuple
 
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
-
-from restante.common.errors import Misuse, StoreError
+from restante.common.errors import Misuse
 from restante.pipeline.lake import data_files
 from restante.pipeline.lake.lake import Lake
+from restante.pipeline.query import Database
 from restante.pipeline.schemas import ARCHIVED
 from restante.pipeline.tables.envelopes import COVERAGE
 from restante.pipeline.tables.gaps import GAPS
@@ -28,8 +26,11 @@ MAX_REQUESTS: Final = 100
 at once from an address, then 60 a minute. Above this, gaps that are further apart are joined: then envelopes that
 the mailserver has are fetched as well, which import leaves out."""
 
-
-_COLUMNS: Final = ["day", "topic", "first", "last", "missing", "holders"]
+_ROWS: Final = """
+SELECT day, substr(topic, 3), epoch_us("first") // 1000000, epoch_us("last") // 1000000, missing, holders FROM gaps
+WHERE source = $mailserver AND day BETWEEN $first_day AND $last_day
+"""
+"""A topic is 0x and its digits. Envelopes are sent at whole seconds."""
 
 
 class Gap(NamedTuple):
@@ -57,8 +58,8 @@ class GapFilter(NamedTuple):
     """Only gaps of which this source has envelopes. None: all."""
 
 
-def read_gaps(lake: Lake, mailserver: str, gap_filter: GapFilter) -> list[Gap]:
-    """Return the gaps of a mailserver on the days of `gap_filter`.
+def read_gaps(lake: Lake, mailserver: str, gap_filter: GapFilter, scratch: Path) -> list[Gap]:
+    """Return the gaps of a mailserver on the days of `gap_filter`. `scratch` is a folder for temporary files.
 
     Raises Misuse if the table was not built yet or the lake has no such mailserver or holder, StoreError if the lake
     is damaged.
@@ -79,35 +80,13 @@ def read_gaps(lake: Lake, mailserver: str, gap_filter: GapFilter) -> list[Gap]:
     if gap_filter.holder is not None and gap_filter.holder not in sources:
         raise Misuse(f"the lake has no envelopes from a source {gap_filter.holder} (--holder)")
     first_day, last_day = (datetime.fromtimestamp(end, UTC).date() for end in (gap_filter.lower, gap_filter.upper))
-    condition = (pc.field("source") == mailserver) & (pc.field("day") >= first_day) & (pc.field("day") <= last_day)
-    gaps: list[Gap] = []
-    for file in data_files.existing_files(table.files({"source": {mailserver}})):
-        if file.first_day > last_day.isoformat() or (file.last_day or first_day.isoformat()) < first_day.isoformat():
-            continue
-        try:
-            # From a path, pyarrow would take columns, too.
-            with data_files.native_file(file.path) as opened:
-                rows = pq.read_table(opened, columns=_COLUMNS, filters=condition)
-        except (OSError, pa.ArrowException) as error:
-            raise StoreError(
-                f"the lake is damaged: {file.path} cannot be read: restore it from a backup,"
-                " or remove the folder of the table gaps and run build again"
-            ) from error
-        gaps += _gaps_of_rows(rows)
-    return gaps
-
-
-def _gaps_of_rows(rows: pa.Table) -> Iterable[Gap]:
-    # Envelopes are sent at whole seconds.
-    first, last = (
-        pc.cast(rows[name], pa.timestamp("s", "UTC"), safe=False).cast(pa.int64()).to_pylist()
-        for name in ("first", "last")
-    )
-    others = (rows[name].to_pylist() for name in ("day", "topic", "missing", "holders"))
-    sources: dict[str, frozenset[str]] = {}  # many rows have the same holders
-    for lower, upper, day, topic, missing, holders in zip(first, last, *others, strict=True):
-        names = sources.setdefault(holders, frozenset(holders.split(",")))
-        yield Gap(day, topic and topic.removeprefix("0x"), lower, upper, missing, names)
+    with Database(lake, "", scratch, [GAPS]) as opened:
+        rows = opened.fetch(_ROWS, {"mailserver": mailserver, "first_day": first_day, "last_day": last_day})
+    sets: dict[str, frozenset[str]] = {}  # many rows have the same holders
+    return [
+        Gap(day, topic, first, last, missing, sets.setdefault(holders, frozenset(holders.split(","))))
+        for day, topic, first, last, missing, holders in rows
+    ]
 
 
 class _JoinedGaps:

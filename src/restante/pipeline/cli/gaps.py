@@ -68,15 +68,16 @@ def gaps(
 
     It reads the table gaps. Without -o the ranges are printed as JSON, and on a terminal for people.
     """
-    from restante.pipeline import gaps as table
-    from restante.pipeline.lake.lake import Lake
-    from restante.waku.files import missing_ranges
-    from restante.waku.files.missing_ranges import MissingRanges
+    from restante.pipeline.cli.output import lake_to_read
 
-    clip, unlimited = _clips(begin, end, topic or [], retention, config or [], int(time.time()), holder)
     for_people = output is not None or sys.stdout.isatty()
-    with Lake.open(lake, write=False) as opened:
-        all_gaps = table.read_gaps(opened, mailserver, unlimited if for_people else clip)
+    with lake_to_read(lake) as (opened, temporary):
+        from restante.pipeline import gaps as table
+        from restante.waku.files import missing_ranges
+        from restante.waku.files.missing_ranges import MissingRanges
+
+        clip, unlimited = _clips(begin, end, topic or [], retention, config or [], int(time.time()), holder)
+        all_gaps = table.read_gaps(opened, mailserver, unlimited if for_people else clip, temporary)
     requested_ranges = table.ranges_to_request(all_gaps, clip)
     missing = sum(range_.missing for range_ in requested_ranges)
     ranges = MissingRanges(mailserver=mailserver, missing=missing, ranges=tuple(requested_ranges))

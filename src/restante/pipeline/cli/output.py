@@ -19,6 +19,7 @@ from restante.common.texts import END_OF_LINE, counted, csv_field, in_one_line, 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from restante.pipeline.lake.lake import Lake
     from restante.pipeline.query import QueryResult, ResultColumn, ResultRow
 
 MAX_ROWS: Final = 100
@@ -53,6 +54,19 @@ def scratch_until_a_signal() -> Iterator[Path]:
     with ending_at_once(stopped), scratch() as folder:
         folders.append(folder)
         yield folder
+
+
+@contextmanager
+def lake_to_read(address: str) -> Iterator[tuple[Lake, Path]]:
+    """Yield a lake, which is only read, and a folder for temporary files, as `scratch_until_a_signal` does.
+
+    Code that reads it is imported within the block.
+    """
+    with scratch_until_a_signal() as folder:
+        from restante.pipeline.lake.lake import Lake
+
+        with Lake.open(address, write=False) as lake:
+            yield lake, folder
 
 
 def write_output_lines(lines: Iterable[str], kind: str) -> None:

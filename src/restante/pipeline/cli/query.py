@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 import os
 import shutil
@@ -63,21 +62,14 @@ def query(
     """
     if sys.stdout is None:
         raise StoreError("cannot write the result: standard output is closed")
-    from restante.pipeline.cli.output import scratch_until_a_signal
+    from restante.pipeline.cli.output import lake_to_read
 
-    with contextlib.ExitStack() as stack:
-        temporary = stack.enter_context(scratch_until_a_signal())
-
-        from restante.pipeline.lake.lake import Lake
+    with lake_to_read(lake) as (opened, temporary):
         from restante.pipeline.query import Database, tables_in_sql
 
-        text = "" if describe else _read_sql(sql)
-        opened = stack.enter_context(Lake.open(lake, write=False))
-        if describe:
-            text = description_sql(opened, sql or "")
-        tables = () if describe else tables_in_sql(text)
-        database = stack.enter_context(Database(opened, text, temporary, tables))
-        _print_result(database, form, describe=describe)
+        text = description_sql(opened, sql or "") if describe else _read_sql(sql)
+        with Database(opened, text, temporary, () if describe else tables_in_sql(text)) as database:
+            _print_result(database, form, describe=describe)
 
 
 def _print_result(database: Database, form: Format, *, describe: bool) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import shutil
 import sys
 from collections.abc import Sequence
@@ -55,20 +54,16 @@ def report(
     The tables are written as CSV and JSON, too, and a summary is printed. Every figure comes from the tables of the
     lake: run build first. Spark is not started.
     """
-    from restante.pipeline.cli.output import scratch_until_a_signal
+    from restante.pipeline.cli.output import lake_to_read
+    from restante.pipeline.report.files import check_reports, write_report
+    from restante.pipeline.report.periods import choose_period
 
-    with contextlib.ExitStack() as stack:
-        temporary = stack.enter_context(scratch_until_a_signal())
-
-        from restante.pipeline.lake.lake import Lake
-        from restante.pipeline.report.files import check_reports, write_report
-        from restante.pipeline.report.periods import choose_period
+    now = datetime.now(UTC)
+    chosen_periods = dict.fromkeys(choose_period(text, now.date()) for text in periods or [DEFAULT_PERIOD])
+    check_reports(chosen_periods, output)
+    with lake_to_read(lake) as (opened, temporary):
         from restante.pipeline.report.reading import read_report
 
-        now = datetime.now(UTC)
-        chosen_periods = dict.fromkeys(choose_period(text, now.date()) for text in periods or [DEFAULT_PERIOD])
-        check_reports(chosen_periods, output)
-        opened = stack.enter_context(Lake.open(lake, write=False))
         for period in chosen_periods:
             content = read_report(opened, period, now, temporary)
             print_summary(content, write_report(content, output))
