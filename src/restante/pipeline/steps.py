@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from restante.common.terminal import can_rewrite
@@ -42,8 +43,6 @@ class Steps:
         self._prefix, self._clock = prefix, clock
         self._live = can_rewrite(sys.stderr)
         self._lock = threading.Lock()
-        self._display: Progress | None = None
-        self._running_steps = 0
 
     def say(self, text: str) -> None:
         """Write a line."""
@@ -56,31 +55,23 @@ class Steps:
         if not self._live:
             yield Step(name, self.say, self._clock, lambda _: None)
             return
-        with self._shared_display() as progress:
+        with self._lock:
+            progress = self._display
             line = progress.add_task(name, total=None)
-            try:
-                yield Step(name, self.say, self._clock, lambda text: progress.update(line, description=text))
-            finally:
+            progress.start()
+        try:
+            yield Step(name, self.say, self._clock, lambda text: progress.update(line, description=text))
+        finally:
+            with self._lock:
                 progress.remove_task(line)
+                if not progress.tasks:
+                    progress.stop()
 
-    @contextmanager
-    def _shared_display(self) -> Iterator[Progress]:
-        """Yield the live display, which all running steps share: a terminal can show only one."""
+    @cached_property
+    def _display(self) -> Progress:
+        """The live display, which all running steps share: a terminal can show only one."""
         from rich.console import Console
         from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-        with self._lock:
-            if self._display is None:
-                columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
-                self._display = Progress(*columns, console=Console(stderr=True), transient=True)
-                self._display.start()
-            self._running_steps += 1
-            display = self._display
-        try:
-            yield display
-        finally:
-            with self._lock:
-                self._running_steps -= 1
-                if not self._running_steps:
-                    display.stop()
-                    self._display = None
+        columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
+        return Progress(*columns, console=Console(stderr=True), transient=True)

@@ -45,6 +45,8 @@ class BuildResult(NamedTuple):
     days: Sequence[date]
     """The days that were built again, or are due (`plan`)."""
     rows: int = 0
+    missing: Sequence[str] = ()
+    """The clean tables that the table is made from, if no day was built or is due, and the lake has none of them."""
 
 
 class RowBudget:
@@ -81,12 +83,6 @@ class RowBudget:
             self._changed.notify_all()
 
 
-def missing_inputs(existing: Collection[str], name: str) -> list[str]:
-    """Return the clean tables from which a table is built, if none of them is among the existing tables."""
-    names = clean_inputs(name)
-    return [] if {*names}.intersection(existing) else names
-
-
 def build_tables(
     run: Run,
     only: DayRange | None = None,
@@ -114,7 +110,7 @@ def build_tables(
         if not plan and only is None:
             for build in builds.values():
                 commit_inputs(run, TableWithInputs.open(build, open_table))
-        return [BuildResult(name, days) for name, days in days_due.items()]
+        return _with_missing(run, [BuildResult(name, days) for name, days in days_due.items()], planned)
     jobs = [(TableWithInputs.open(builds[name], open_table), days) for name, days in days_due.items() if days]
     if not _all_small(jobs):
         run.large_jobs()
@@ -131,7 +127,18 @@ def build_tables(
         finally:  # all are done; or one failed, or the run was interrupted, and no more jobs start
             budget.close()
             pool.shutdown(wait=False, cancel_futures=True)
-    return [future.result() for future in futures.values() if future in done]
+    return _with_missing(run, [future.result() for future in futures.values() if future in done], planned)
+
+
+def _with_missing(run: Run, results: Sequence[BuildResult], planned: Collection[str]) -> list[BuildResult]:
+    """Return the results, each with `missing`."""
+    existing = {*run.lake.tables(), *planned}
+
+    def with_missing(result: BuildResult) -> BuildResult:
+        names = clean_inputs(result.table)
+        return result if result.days or existing.intersection(names) else result._replace(missing=names)
+
+    return [with_missing(result) for result in results]
 
 
 def _build_after(
@@ -155,7 +162,7 @@ def _build_after(
 def report_removed(run: Run, tables: TableWithInputs, pending: Collection[str] = ()) -> None:
     """Say that a table is not built because an input was removed (removed_inputs), if it has another one.
 
-    If the lake has none of its inputs, `missing_inputs` tells the caller.
+    If the lake has none of its inputs, `BuildResult.missing` tells the caller.
     """
     removed = tables.removed_inputs(pending)
     if removed and any(table.version is not None for table in tables.inputs.values()):

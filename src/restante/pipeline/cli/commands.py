@@ -19,7 +19,7 @@ from restante.cli.extra_commands import group_that_needs
 from restante.common.errors import Misuse
 from restante.common.texts import counted
 from restante.pipeline.cli import demo, gaps, query, report, tables
-from restante.pipeline.cli.options import DEFAULT_LAKE, LakeAddress, RunOptions, with_run_options
+from restante.pipeline.cli.options import DEFAULT_LAKE, LakeAddress, RunOptions, day_option, with_run_options
 
 if TYPE_CHECKING:
     from restante.pipeline.build.run import BuildResult
@@ -84,10 +84,8 @@ def ingest(options: RunOptions, source: Sources = None, extracts: Extracts = Non
 @with_run_options
 def build(
     options: RunOptions,
-    from_day: Annotated[
-        str | None, typer.Option("--from", metavar="DAY", help="First day to build, like 2026-11-21.")
-    ] = None,
-    to_day: Annotated[str | None, typer.Option("--to", metavar="DAY", help="Last day to build.")] = None,
+    from_day: Annotated[date | None, day_option("--from", "First day to build, like 2026-11-21.")] = None,
+    to_day: Annotated[date | None, day_option("--to", "Last day to build.")] = None,
 ) -> None:
     """Build the report tables, for every day that changed.
 
@@ -169,7 +167,7 @@ def _check_reports(folder: Path, due: date) -> None:
 
 
 def _write_outdated_reports(
-    run: Run, built: Sequence[tuple[BuildResult, Sequence[str]]], folder: Path, due: date | None, *, plan: bool
+    run: Run, built: Sequence[BuildResult], folder: Path, due: date | None, *, plan: bool
 ) -> None:
     """Write the reports of the last day, week and month: those that are missing or older than the tables.
 
@@ -180,7 +178,7 @@ def _write_outdated_reports(
 
     today = datetime.fromtimestamp(run.now(), UTC).date()
     periods = due_periods(due or today, days_of(run.lake, run.scratch))
-    if not (plan and any(result.days for result, _ in built)):  # else the tables have not changed yet
+    if not (plan and any(result.days for result in built)):  # else the tables have not changed yet
         periods = outdated_periods(run.lake, periods, folder, today)
     if not periods:
         print("reports: nothing new")
@@ -292,12 +290,12 @@ def _show_ingested(results: Sequence[IngestResult], *, extracts: bool, plan: boo
             print(f"{result.source}: {result.table}: {counted(ledger.read, 'row')} read: {text}")
 
 
-def _show_built(built: Sequence[tuple[BuildResult, Sequence[str]]], *, plan: bool) -> None:
+def _show_built(built: Sequence[BuildResult], *, plan: bool) -> None:
     """Print a line for each table that was built, or has rows to build from, and one for all others of a source."""
     others: dict[str, list[str]] = {}
-    for result, missing in built:
-        if missing:
-            others.setdefault(_sources_of(missing), []).append(result.table)
+    for result in built:
+        if result.missing:
+            others.setdefault(_sources_of(result.missing), []).append(result.table)
             continue
         days = counted(len(result.days), "day")
         span = f" ({result.days[0]} to {result.days[-1]})" if result.days else ""

@@ -27,7 +27,7 @@ from restante.demo.fleet import (
     RELAY,
     Fleet,
 )
-from restante.pipeline.cli.options import DEFAULT_MEMORY, Memory, RunOptions, Verbose
+from restante.pipeline.cli.options import DEFAULT_MEMORY, Memory, RunOptions, Verbose, day_option, number_option
 
 if TYPE_CHECKING:
     from restante.pipeline.report.periods import Period
@@ -36,11 +36,9 @@ DEMO_FOLDER: Final = Path("restante-demo")
 
 MAX_SEED: Final = 2**63 - 1
 
-_TYPES: Final[dict[str, Any]] = {
-    "--seed": Annotated[int, Meta(ge=0, le=MAX_SEED)],
-    "--days": Annotated[int, Meta(ge=MIN_DAYS, le=MAX_DAYS)],
-    "--transfers": Annotated[int, Meta(ge=MIN_TRANSFERS, le=MAX_TRANSFERS)],
-}
+
+def _number(flag: str, low: int, high: int, meaning: str) -> Any:
+    return number_option(flag, Annotated[int, Meta(ge=low, le=high)], meaning)
 
 
 def demo(
@@ -51,21 +49,24 @@ def demo(
         ),
     ] = DEMO_FOLDER,
     seed: Annotated[
-        str | None,
-        typer.Option(metavar="N", help=f"Another number makes another fleet. Default: {DEFAULT_SEED}."),
+        int | None, _number("--seed", 0, MAX_SEED, f"Another number makes another fleet. Default: {DEFAULT_SEED}.")
     ] = None,
     days: Annotated[
-        str | None,
-        typer.Option(metavar="N", help=f"Days of the fleet, {MIN_DAYS} to {MAX_DAYS}. Default: {DEFAULT_DAYS}."),
+        int | None,
+        _number(
+            "--days", MIN_DAYS, MAX_DAYS, f"Days of the fleet, {MIN_DAYS} to {MAX_DAYS}. Default: {DEFAULT_DAYS}."
+        ),
     ] = None,
     last: Annotated[
-        str | None, typer.Option(metavar="DAY", help="Last day of the fleet, like 2026-11-21. Default: yesterday.")
+        date | None, day_option("--last", "Last day of the fleet, like 2026-11-21. Default: yesterday.")
     ] = None,
     transfers: Annotated[
-        str | None,
-        typer.Option(
-            metavar="N",
-            help=f"Conversations a day, at all mailbox servers together. Default: {DEFAULT_TRANSFERS}.",
+        int | None,
+        _number(
+            "--transfers",
+            MIN_TRANSFERS,
+            MAX_TRANSFERS,
+            f"Conversations a day, at all mailbox servers together. Default: {DEFAULT_TRANSFERS}.",
         ),
     ] = None,
     memory: Memory = DEFAULT_MEMORY,
@@ -90,8 +91,8 @@ def demo(
     from restante.pipeline.sources.recognise import recognise
     from restante.pipeline.steps import Steps
 
-    texts = {"--seed": seed, "--days": days, "--transfers": transfers, "--last": last}
-    options = {flag.removeprefix("--"): _read_option(flag, text) for flag, text in texts.items() if text is not None}
+    values = {"seed": seed, "days": days, "transfers": transfers, "last": last}
+    options = {name: value for name, value in values.items() if value is not None}
     truth = find_demo(folder)
     unblock_pipe()
     steps = Steps("demo")
@@ -125,14 +126,6 @@ def _make_fleet(options: dict[str, Any]) -> Fleet:
     if fleet.last < FIRST_DAY + timedelta(fleet.days):  # the day before the first is built, too
         raise Misuse(f"--last {fleet.last}: the fleet would begin before {FIRST_DAY}, the first day of a lake")
     return fleet
-
-
-def _read_option(flag: str, text: str) -> Any:
-    """Return the value of an option. Raises Misuse."""
-    from restante.common.settings import convert
-    from restante.pipeline.cli.options import read_day
-
-    return read_day(flag, text) if flag == "--last" else convert(text, _TYPES[flag], flag)
 
 
 def _check_same(truth: GroundTruth, options: dict[str, Any], folder: Path) -> None:

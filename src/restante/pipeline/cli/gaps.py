@@ -7,14 +7,14 @@ import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 from msgspec import Meta
 
 from restante.common.errors import Misuse, StoreError, plain
 from restante.common.texts import counted
-from restante.pipeline.cli.options import DEFAULT_LAKE, LakeAddress
+from restante.pipeline.cli.options import DEFAULT_LAKE, LakeAddress, number_option
 
 if TYPE_CHECKING:
     from restante.pipeline.gaps import GapFilter
@@ -49,10 +49,12 @@ def gaps(
         str | None, typer.Option(metavar="NAME", help="Only ranges of which this source has envelopes.")
     ] = None,
     retention: Annotated[
-        str | None,
-        typer.Option(
+        float | None,
+        number_option(
+            "--retention",
+            Annotated[float, Meta(ge=0, le=36525)],
+            "Leave out envelopes sent more than DAYS days ago; 0: none. Default: 30, unless --config is given.",
             metavar="DAYS",
-            help="Leave out envelopes sent more than DAYS days ago; 0: none. Default: 30, unless --config is given.",
         ),
     ] = None,
     config: Annotated[
@@ -96,7 +98,7 @@ def _clips(
     begin: str | None,
     end: str | None,
     topics: list[str],
-    retention: str | None,
+    retention: float | None,
     configs: list[Path],
     now: int,
     holder: str | None,
@@ -106,16 +108,15 @@ def _clips(
     The second one is the same without what retentions and lists of topics leave out. Raises Misuse.
     """
     from restante.cli.times import read_time
-    from restante.common.settings import convert, resolve_settings
+    from restante.common.settings import resolve_settings
     from restante.pipeline.gaps import GapFilter
     from restante.waku.files.missing_ranges import MAX_TOPICS
     from restante.waku.settings import DEFAULT_RETENTION_DAYS, SECONDS_PER_DAY, WAKU, read_topic
 
-    days_type: Any = Annotated[float, Meta(ge=0, le=36525)]
     configured = [resolve_settings(WAKU, {}, {}, path)[0] for path in configs]
     limits = [settings.retention for settings in configured]
     if retention is not None:
-        limits.append(convert(retention, days_type, "--retention"))
+        limits.append(retention)
     days = min((limit for limit in limits or [DEFAULT_RETENTION_DAYS] if limit), default=0)  # 0: no limit
     begin_time = lower = read_time(begin, now, "--from") if begin is not None else 0
     upper = read_time(end or "now", now, "--to")

@@ -154,23 +154,36 @@ def read_keep(keep: Sequence[str] | None, tables: Mapping[str, object]) -> dict[
     return keep_days
 
 
-def read_days(from_day: str | None, to_day: str | None) -> DayRange | None:
+def read_days(from_day: date | None, to_day: date | None) -> DayRange | None:
     """Return the days from --from to --to, or None if neither is given. Raises Misuse."""
     from restante.pipeline.build.freshness import DayRange  # imports pyspark
 
     if from_day is None and to_day is None:
         return None
-    days = DayRange(
-        read_day("--from", from_day) if from_day else date.min, read_day("--to", to_day) if to_day else date.max
-    )
+    days = DayRange(from_day or date.min, to_day or date.max)
     if days.first > days.last:
         raise Misuse(f"--from {from_day} is after --to {to_day}")
     return days
 
 
-def read_day(flag: str, text: str) -> date:
-    """Return the day that a flag names. Raises Misuse."""
-    try:
-        return date.fromisoformat(text)
-    except ValueError as error:
-        raise Misuse(f"{flag} {text}: this is not a day; write it like 2026-11-21") from error
+def day_option(flag: str, meaning: str) -> Any:
+    """Return an option with a day. A text that is none raises Misuse."""
+
+    def read(text: str) -> date:
+        try:
+            return date.fromisoformat(text)
+        except ValueError as error:
+            raise Misuse(f"{flag} {text}: this is not a day; write it like 2026-11-21") from error
+
+    return typer.Option(flag, metavar="DAY", parser=read, help=meaning)
+
+
+def number_option(flag: str, type_: Any, meaning: str, *, metavar: str = "N") -> Any:
+    """Return an option with a number of a type, which may have bounds. A text that is none raises Misuse."""
+
+    def read(text: str) -> Any:
+        from restante.common.settings import convert
+
+        return convert(text, type_, flag)
+
+    return typer.Option(flag, metavar=metavar, parser=read, help=meaning)

@@ -249,15 +249,14 @@ def show_failures(results: Sequence[IngestResult]) -> bool:
 
 def build_into(
     run: Run, keep_days: Mapping[str, int], days: DayRange | None = None, *, plan: bool, planned: Collection[str] = ()
-) -> list[tuple[BuildResult, Sequence[str]]]:
+) -> list[BuildResult]:
     """Build the tables, and drop the days of built tables that are older than `keep_days`.
 
-    Return each result with the clean tables that the lake lacks, if nothing was built because of that. `planned`
-    are the clean tables into which the run would read rows, if it only plans.
+    `planned` are the clean tables into which the run would read rows, if it only plans.
     """
-    from restante.pipeline.build.run import build_tables, missing_inputs  # imports pyspark
+    from restante.pipeline.build.run import build_tables  # imports pyspark
     from restante.pipeline.build.sources import build_sources
-    from restante.pipeline.tables import BUILDS, BUILT_TABLES
+    from restante.pipeline.tables import BUILT_TABLES
     from restante.pipeline.tables.sources import SOURCES_TABLE
 
     results = build_tables(run, days, plan=plan, planned=planned)
@@ -266,15 +265,7 @@ def build_into(
         results.append(build_sources(run, first_day, plan=plan, planned=planned))
     if not plan:
         _drop_old(run, {name: count for name, count in keep_days.items() if name in BUILT_TABLES})
-    existing = run.lake.tables()
-    missing = [
-        missing_inputs(existing, result.table) if result.table in BUILDS and not result.days else ()
-        for result in results
-    ]
-    return [
-        (result, () if {*planned}.intersection(names) else names)
-        for result, names in zip(results, missing, strict=True)
-    ]
+    return results
 
 
 def _drop_old(run: Run, keep_days: Mapping[str, int]) -> None:

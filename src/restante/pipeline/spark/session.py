@@ -105,9 +105,6 @@ SMALL_JOBS_SETTING: Final = "spark.restante.smallJobs"
 """Our own setting: whether a Java was started for small jobs."""
 
 
-SPARK_MISSING: Final = "Spark is not installed: install the extra 'pipeline', or start with ./run pipeline"
-
-
 @contextmanager
 def session(
     master: str = LOCAL_MASTER,
@@ -127,11 +124,6 @@ def session(
     then run, but slower. `archive_classes`: this Java makes an archive of its classes when it ends, unless there is
     one. Raises Misuse if there is no Java, SparkError if the session does not start.
     """
-    try:
-        import pyspark  # noqa: F401 - is it there?
-    except ImportError as error:
-        raise Misuse(SPARK_MISSING) from error
-
     chosen = settings or {}
     if remote:
         spark = _connect(remote)
