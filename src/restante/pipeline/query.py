@@ -224,16 +224,11 @@ class Database:
 
     def _missing_file(self, table: LakeTable, path: LakePath) -> StoreError:
         """Return the error for a file that existed when the query began."""
-        try:
-            if path not in {file.path for file in self._lake.table(table.table).files()}:
-                return StoreError(
-                    f"the table {table.table.name} was changed while the query ran, and `vacuum` removed {path}:"
-                    " run it again"
-                )
-            data_files.existing_files(table.files())
-        except (Misuse, StoreError) as error:
-            return StoreError(str(error))
-        return StoreError(f"{path} was missing for a moment: run it again")
+        if path in {file.path for file in self._lake.table(table.table).files()}:
+            return data_files.unreadable_file(path, "it is missing")
+        return StoreError(
+            f"the table {table.table.name} was changed while the query ran, and `vacuum` removed {path}: run it again"
+        )
 
 
 def tables_in_sql(sql: str) -> list[Table]:

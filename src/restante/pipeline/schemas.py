@@ -311,19 +311,22 @@ SERVER_COMMANDS: Final = Table(
     ),
     BY_DAY_AND_SOURCE,
 )
+LOG_COLUMN: Final = Column("file", "STRING", "Identifies the timing log: SHA-256 of the file.")
+EVENT_ID_COLUMN: Final = Column("id", "BIGINT", "Position of the event in its log, from 0.")
+SERVER_COLUMN: Final = Column(
+    "server",
+    "STRING",
+    "Source of the server's trace, as given in --source NAME@SERVER. NULL: none was given.",
+    null=True,
+)
 _OF_MESSAGES: Final = "NULL: the event is not a sent or received message."
 CLIENT_EVENTS: Final = Table(
     "client_events",
     "event in a client's timing log",
     (
-        Column("file", "STRING", "Identifies the timing log: SHA-256 of the file."),
-        Column("id", "BIGINT", "Position of the event in its log, from 0."),
-        Column(
-            "server",
-            "STRING",
-            "Source of the server's trace, as given in --source NAME@SERVER. NULL: none was given.",
-            null=True,
-        ),
+        LOG_COLUMN,
+        EVENT_ID_COLUMN,
+        SERVER_COLUMN,
         Column("name", "STRING", "Name of the event: ws_send, ws_receive, pake1, input code and so on, or other."),
         Column("start", "DOUBLE", "When the event began, by the client's clock.", unit=EPOCH_SECONDS),
         Column(

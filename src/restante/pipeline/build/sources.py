@@ -48,7 +48,8 @@ def build_sources(run: Run, first_day: str = "", *, plan: bool = False, planned:
     days = sorted({row["last_ingest"].date() for row in rows})
     if plan or not rows:
         return BuildResult(name, days)
-    selected = _selected_rows(tables)
+    inputs = tables.inputs.items()
+    selected = {input_: {} if input_ == QUARANTINE.name else _latest_days(table) for input_, table in inputs}
     size = _job_size(tables, selected)
     if not size.small:
         run.large_jobs()
@@ -61,11 +62,6 @@ def build_sources(run: Run, first_day: str = "", *, plan: bool = False, planned:
         target.commit([staged], info=commit_info_of(run, tables, tables.input_commits()), replace={})
         step.done(counted(staged.rows, "row"))
     return BuildResult(name, days, staged.rows)
-
-
-def _selected_rows(tables: TableWithInputs) -> dict[str, Where]:
-    """Return which rows of each input the job reads."""
-    return {name: {} if name == QUARANTINE.name else _latest_days(table) for name, table in tables.inputs.items()}
 
 
 def _job_size(tables: TableWithInputs, selected: Mapping[str, Where]) -> small_jobs.JobSize:

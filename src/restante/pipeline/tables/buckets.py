@@ -16,6 +16,7 @@ from functools import cache
 from typing import Final
 
 from pyspark.sql import Column as Expression
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 from restante.pipeline.schemas import Column, us_column
@@ -41,6 +42,12 @@ KNOWN_BUCKET_COLUMN: Final = Column(
     f"Bucket of the duration: floor(log(milliseconds) / log(1.02)); {ZERO_BUCKET}: a duration of 0.",
 )
 KNOWN_FROM_COLUMN: Final = us_column("from_us", "Shortest duration of the bucket.")
+
+
+def counts_by_bucket(rows: DataFrame, *keys: str) -> DataFrame:
+    """Return the number of rows with the same keys and the same bucket of `us`; with the columns of a histogram."""
+    counts = rows.groupBy(*keys, bucket(f.col("us")).alias("bucket")).agg(f.count("*").alias("count"))
+    return counts.withColumn("from_us", bucket_start(f.col("bucket")))
 
 
 @cache

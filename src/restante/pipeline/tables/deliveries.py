@@ -14,9 +14,9 @@ from typing import Final
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as f
 
-from restante.pipeline.schemas import SOURCE_COLUMN, Column, Table, day_of, us_column
+from restante.pipeline.schemas import SERVER_COLUMN, SOURCE_COLUMN, Column, Table, day_of, us_column
 from restante.pipeline.tables.build import Build
-from restante.pipeline.tables.timing import SERVER_COLUMN, us_of
+from restante.pipeline.tables.timing import us_of
 from restante.timing.model.exchanges import MAX_APART_US, US_PER_DAY
 from restante.timing.model.phases import NETWORK_IN, NETWORK_OUT
 

@@ -60,11 +60,8 @@ def lateness(archived: DataFrame) -> DataFrame:
         f.min("at").over(everywhere).alias("first"),
         f.count("*").over(everywhere).alias("mailservers"),
     ).select("day", "source", f.explode(measures).alias("measured"))
-    rows = rows.where(f.col("measured").isNotNull()).select(
-        "day", "source", "measured.measure", buckets.bucket(f.col("measured.us")).alias("bucket")
-    )
-    counted = rows.groupBy("day", "source", "measure", "bucket").agg(f.count("*").alias("count"))
-    return counted.withColumn("from_us", buckets.bucket_start(f.col("bucket")))
+    measured = rows.where(f.col("measured").isNotNull()).select("day", "source", "measured.*")
+    return buckets.counts_by_bucket(measured, "day", "source", "measure")
 
 
 BUILDS: Final = (Build(LATENESS, lateness),)

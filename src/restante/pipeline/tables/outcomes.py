@@ -94,16 +94,15 @@ DURATIONS: Final = Table(
 
 def durations(nameplates: DataFrame, mailboxes: DataFrame) -> DataFrame:
     """Return the counts of both durations by bucket."""
-    keys = ("source", "day", "app_id", "kind", "measure", "bucket")
+    keys = ("source", "day", "app_id", "kind")
     waiting, total = (
         f.struct(f.lit(name).alias("measure"), f.col(f"{name}_us").alias("us")) for name in ("waiting", "total")
     )
-    rows = ended_rows(nameplates, mailboxes, "waiting_us", "total_us").select(
-        *keys[:4], f.inline(f.array(waiting, total))
-    )
-    counted = rows.groupBy(*keys[:5], buckets.bucket(f.col("us")).alias("bucket")).agg(f.count("*").alias("count"))
-    together = group_rare(task_per_day(counted), "count", "app_id").groupBy(*keys).agg(f.sum("count").alias("count"))
-    return together.withColumn("from_us", buckets.bucket_start(f.col("bucket")))
+    rows = ended_rows(nameplates, mailboxes, "waiting_us", "total_us")
+    measured = rows.select(*keys, f.inline(f.array(waiting, total)))
+    counts = task_per_day(buckets.counts_by_bucket(measured, *keys, "measure"))
+    together = group_rare(counts, "count", "app_id").groupBy(*keys, "measure", "bucket", "from_us")
+    return together.agg(f.sum("count").alias("count"))
 
 
 BUILDS: Final = (

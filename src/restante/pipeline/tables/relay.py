@@ -99,9 +99,7 @@ def relay_durations(relay_transfers: DataFrame) -> DataFrame:
         f.struct(f.lit("relaying").alias("measure"), _relaying().alias("us")),
     )
     rows = relay_transfers.select("source", "day", "result", f.inline(measures)).where("us IS NOT NULL")
-    keys = ("source", "day", "result", "measure", "bucket")
-    counted = rows.withColumn("bucket", buckets.bucket(f.col("us"))).groupBy(*keys).agg(f.count("*").alias("count"))
-    return counted.withColumn("from_us", buckets.bucket_start(f.col("bucket")))
+    return buckets.counts_by_bucket(rows, "source", "day", "result", "measure")
 
 
 BUILDS: Final = (Build(RELAY_HOURS, relay_hours), Build(RELAY_DURATIONS, relay_durations))

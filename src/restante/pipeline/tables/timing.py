@@ -14,7 +14,17 @@ from pyspark.sql import Column as Expression
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as f
 
-from restante.pipeline.schemas import BY_DAY_AND_SOURCE, SOURCE_COLUMN, Column, Table, day_of, us_column
+from restante.pipeline.schemas import (
+    BY_DAY_AND_SOURCE,
+    EVENT_ID_COLUMN,
+    LOG_COLUMN,
+    SERVER_COLUMN,
+    SOURCE_COLUMN,
+    Column,
+    Table,
+    day_of,
+    us_column,
+)
 from restante.pipeline.tables import buckets
 from restante.pipeline.tables.build import Build
 from restante.timing.model import phases
@@ -27,12 +37,6 @@ from restante.timing.model.exchanges import (
 from restante.timing.model.offsets import DRIFT_PPM, ROUNDING_US
 from restante.timing.model.phases import ALL_PHASES, SPAN_PHASES, WAIT_PHASES
 
-SERVER_COLUMN: Final = Column(
-    "server",
-    "STRING",
-    "Source of the server's trace, as given in --source NAME@SERVER. NULL: none was given.",
-    null=True,
-)
 PHASE_COLUMN: Final = Column(
     "phase", "STRING", f"What took the time: {', '.join(ALL_PHASES)}. docs/pipeline/tables.md explains each."
 )
@@ -41,8 +45,8 @@ TIMING: Final = Table(
     "timing",
     "phase of an event in a client's timing log",
     (
-        Column("file", "STRING", "Identifies the timing log: SHA-256 of the file."),
-        Column("id", "BIGINT", "Position of the event in its log, from 0."),
+        LOG_COLUMN,
+        EVENT_ID_COLUMN,
         SERVER_COLUMN,
         Column(
             "what",
@@ -294,10 +298,7 @@ TIMES: Final = Table(
 
 def times(timing: DataFrame) -> DataFrame:
     """Return the number of timing's rows by phase and bucket."""
-    keys = ("source", "day", "server", "phase", "bucket")
-    rows = timing.withColumn("bucket", buckets.bucket(f.col("us")))
-    counted = rows.groupBy(*keys).agg(f.count("*").alias("count"))
-    return counted.withColumn("from_us", buckets.bucket_start(f.col("bucket")))
+    return buckets.counts_by_bucket(timing, "source", "day", "server", "phase")
 
 
 # A command has up to seven phases (`_phase_structs`) and three rows in the inputs: sent, acknowledged, traced.

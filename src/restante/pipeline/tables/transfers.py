@@ -11,9 +11,8 @@ from pyspark.sql import Column as Expression
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as f
 
-from restante.pipeline.schemas import SOURCE_COLUMN, Column, Table, day_of, us_column
+from restante.pipeline.schemas import SERVER_COLUMN, SOURCE_COLUMN, Column, Table, day_of, us_column
 from restante.pipeline.tables.build import Build
-from restante.pipeline.tables.timing import SERVER_COLUMN
 from restante.timing.model.exchanges import MAX_APART_US
 from restante.timing.model.timeline import ROLE_SIGNS, RoleSign
 
