@@ -40,7 +40,8 @@ def busy_week(dice: Random, rows: int) -> Inputs:
     }
     days = sorted({row[-2] for row in inputs["archived"]})
     coverage = [(0, 0, 1, day, source) for day in days for source in ("one", "two")]
-    return {**inputs, "coverage": coverage}
+    hourly = [(hour, *row) for row in coverage for hour in range(3)]
+    return {**inputs, "coverage": coverage, "hourly_coverage": hourly}
 
 
 def crowd(dice: Random, names: int) -> Inputs:
