@@ -338,7 +338,7 @@ def test_a_message_in_many_logs_costs_no_more_than_its_rows(spark: SparkSession)
     assert len(events) <= most <= len(events) + len(timing)
 
 
-@pytest.mark.parametrize("name", ["pressure", "mailbox_pressure", "durations"])
+@pytest.mark.parametrize("name", ["pressure", "mailbox_pressure", "durations", "busy_hours", "addresses"])
 def test_a_table_reads_each_of_its_inputs_once(spark: SparkSession, name: str) -> None:
     frames = {table: frame(spark, table, ()) for table in BUILDS[name].inputs}
     plan = BUILDS[name].rows(frames)._jdf.queryExecution().analyzed()

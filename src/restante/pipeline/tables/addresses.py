@@ -44,27 +44,24 @@ ADDRESSES: Final = Table(
 """Invariants: `connections` of the rows without an application adds up to the rows of client_versions, and so does
 that of the rows with one; `addresses` is at most `connections` less `unknown`."""
 
-_COUNTS: Final = ("connections", "unknown", "addresses")
-
 
 def addresses(client_versions: DataFrame) -> DataFrame:
     """Return the number of connections and of different addresses."""
     of_apps = client_versions.groupBy("source", "day", "app_id").agg(
         f.count("*").alias("connections"),
         f.count_if(f.col("new_address").isNull()).alias("unknown"),
-        f.count_if("new_address_of_app").alias("addresses"),
-        f.count_if("new_address").alias("new"),
+        f.count_if("new_address_of_app").alias("of_app"),
+        f.count_if("new_address").alias("of_day"),
     )
-    rows = task_per_day(of_apps)
-    totals = rows.groupBy("source", "day").agg(
-        f.lit(None).cast("string").alias("app_id"),
-        *(f.sum(column).alias(column) for column in ("connections", "unknown")),
-        f.sum("new").alias("addresses"),
+    rows = group_rare(task_per_day(of_apps), "connections", "app_id")
+    keys = ("source", "day", "app_id")
+    sums = rows.groupingSets([keys, keys[:2]], *keys).agg(
+        f.sum("connections").alias("connections"),
+        f.sum("unknown").alias("unknown"),
+        f.when(f.grouping("app_id") == 1, f.sum("of_day")).otherwise(f.sum("of_app")).alias("addresses"),
     )
-    groups = group_rare(rows, "connections", "app_id").groupBy("source", "day", "app_id")
-    apps = groups.agg(*(f.sum(column).alias(column) for column in _COUNTS))
     has_known = f.col("connections") > f.col("unknown")
-    return apps.unionByName(totals).withColumn("addresses", f.when(has_known, f.col("addresses")))
+    return sums.withColumn("addresses", f.when(has_known, f.col("addresses")))
 
 
 BUILDS: Final = (Build(ADDRESSES, addresses),)

@@ -100,15 +100,17 @@ def _with_versions(mailboxes: DataFrame, binds: DataFrame) -> DataFrame:
     one busy application is divided into many tasks. The latest bind gives the version; a different recent one makes
     it mixed.
     """
-    slot = f.floor(f.col("at") / BIND_WINDOW_US).alias("slot")
-    by = ("source", "app_id", "at", slot)
-    asked = mailboxes.select(*by, f.lit(None).alias("who"), "day", "result")
-    bound = binds.select(
-        "source", "app_id", f.unix_micros("connect_time").alias("at"), f.struct(*_CLIENT_COLUMNS).alias("who")
+    slot = f.floor(f.col("at") / BIND_WINDOW_US)
+    asked = mailboxes.select("source", "app_id", "at", slot.alias("slot"), f.lit(None).alias("who"), "day", "result")
+    bound = binds.withColumn("at", f.unix_micros("connect_time")).select(
+        "source",
+        "app_id",
+        "at",
+        f.explode(f.array(slot, slot + 1)).alias("slot"),
+        f.struct(*_CLIENT_COLUMNS).alias("who"),
+        *(f.lit(None).alias(name) for name in ("day", "result")),
     )
-    nothing = [f.lit(None).alias(name) for name in ("day", "result")]
-    bound = bound.select(*by, "who", *nothing)
-    rows = asked.unionAll(bound).unionAll(bound.withColumn("slot", f.col("slot") + 1))
+    rows = asked.unionAll(bound)
     # A bind at a mailbox's own time counts as before it.
     order = Window.partitionBy("slot", "source", "app_id").orderBy("at", f.col("who").isNull())
     before = order.rowsBetween(Window.unboundedPreceding, -1)
@@ -121,12 +123,10 @@ def _with_versions(mailboxes: DataFrame, binds: DataFrame) -> DataFrame:
     since = f.col("at") - BIND_WINDOW_US
     unbound = f.col("last").isNull() | (f.col("last")["at"] < since)
     mixed = f.coalesce(f.col("other") >= since, f.lit(False))
-    how = f.when(unbound, "unbound").when(mixed, "mixed").otherwise("version").alias("attribution")
-    attributed = rows.where(f.col("who").isNull()).select(
-        "source", "day", "app_id", "result", how, f.col("last")["who"].alias("who")
-    )
-    whose = [f.when(f.col("attribution") == "version", f.col("who")[name]).alias(name) for name in _CLIENT_COLUMNS]
-    return attributed.select("source", "day", "app_id", "result", "attribution", *whose)
+    how = f.when(unbound, "unbound").when(mixed, "mixed").otherwise("version")
+    whose = [f.when(how == "version", f.col("last")["who"][name]).alias(name) for name in _CLIENT_COLUMNS]
+    attributed = rows.where(f.col("who").isNull())
+    return attributed.select("source", "day", "app_id", "result", how.alias("attribution"), *whose)
 
 
 BUILDS: Final = (Build(VERSIONS, versions, {"client_versions": (1, 0)}, task_per_folder=True),)
