@@ -95,8 +95,7 @@ _BACK: Final = -1
 def timing(client_events: DataFrame, server_commands: DataFrame) -> DataFrame:
     """Return the duration of each phase of each event."""
     exchanges = _add_trace_lines(_exchanges(client_events), server_commands)
-    of_events = _message_phases(client_events).unionAll(_span_phases(client_events))
-    rows = _command_phases(exchanges).unionAll(of_events)
+    rows = _command_phases(exchanges).unionAll(_event_phases(client_events))
     offset = f.col("crosses") * f.col("offset_us")
     us = f.when(f.col("crosses") == _ONE_CLOCK, f.col("us")).otherwise(f.col("us") + offset)
     error = f.when(f.col("crosses") != _ONE_CLOCK, f.when(us.isNotNull(), f.col("error_us")))
@@ -250,34 +249,29 @@ def _phase_structs() -> Iterator[Expression]:
     yield _phase(phases.ROUND_TRIP, t3 - t0)
 
 
-def _message_phases(events: DataFrame) -> DataFrame:
-    """Return the phases of messages that this client did not send."""
-    received = events.where("name = 'ws_receive' AND command = 'message' AND NOT own")
-    phase = _phase(phases.NETWORK_IN, us_of("start") - us_of("server_tx"), _BACK).alias("phase_values")
-    return received.select(*_EVENT_KEY, f.col("command").alias("what"), phase).select(
-        *_EVENT_KEY, "what", "phase_values.*"
-    )
-
-
-def _span_phases(events: DataFrame) -> DataFrame:
-    """Return the phases of events that have a duration."""
-    phase = f.lit(None).cast("string")
+def _event_phases(events: DataFrame) -> DataFrame:
+    """Return the phases of messages that this client did not send, and of events that have a duration."""
+    cause = f.lit(None).cast("string")
     for name, span_phase in SPAN_PHASES.items():
-        phase = f.when(f.col("name") == name, span_phase).otherwise(phase)
-    for cause, wait_phase in WAIT_PHASES.items():
-        phase = f.when(f.col("waiting") == cause, wait_phase).otherwise(phase)
-    spans = events.select(
-        *_EVENT_KEY,
-        f.col("name").alias("what"),
-        phase.alias("phase"),
-        (us_of("stop") - us_of("start")).alias("us"),
-        f.lit(_ONE_CLOCK).alias("crosses"),
+        cause = f.when(f.col("name") == name, span_phase).otherwise(cause)
+    for waiting, wait_phase in WAIT_PHASES.items():
+        cause = f.when(f.col("waiting") == waiting, wait_phase).otherwise(cause)
+    is_received = f.expr("name = 'ws_receive' AND command = 'message' AND NOT own")
+    network_in = _phase(phases.NETWORK_IN, us_of("start") - us_of("server_tx"), _BACK)
+    of_event = f.array(
+        f.when(is_received, f.struct(f.col("command").alias("what"), network_in.alias("values"))),
+        f.when(
+            cause.isNotNull(),
+            f.struct(f.col("name").alias("what"), _phase(cause, us_of("stop") - us_of("start")).alias("values")),
+        ),
     )
-    return spans.where(f.col("phase").isNotNull())
+    rows = events.select(*_EVENT_KEY, f.explode(of_event).alias("event")).where("event IS NOT NULL")
+    return rows.select(*_EVENT_KEY, "event.what", "event.values.*")
 
 
-def _phase(name: str, us: Expression, crosses: int = _ONE_CLOCK) -> Expression:
-    return f.struct(f.lit(name).alias("phase"), us.alias("us"), f.lit(crosses).alias("crosses"))
+def _phase(phase: str | Expression, us: Expression, crosses: int = _ONE_CLOCK) -> Expression:
+    name = f.lit(phase) if isinstance(phase, str) else phase
+    return f.struct(name.alias("phase"), us.alias("us"), f.lit(crosses).alias("crosses"))
 
 
 TIMES: Final = Table(
