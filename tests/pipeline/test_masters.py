@@ -223,7 +223,7 @@ def test_a_lake_is_moved_to_a_bucket_built_there_after_a_kill_and_moved_back(
         output = build.communicate()[1]
     if "unresolved dependency" in output:
         pytest.skip(f"Spark does not reach a repository of Maven, which it needs once: {output}")
-    line += " --master 'local-cluster[2,1,1024]'"
+    line = f"{line.rstrip()} --master 'local-cluster[2,1,1024]'"
     output += finished(["sh", "-e", "-c", line], **connector_settings(tmp_path / "conf"))
     with Lake.open(url, write=True) as lake:
         tables = [lake.table(table) for table in TABLES.values()]
