@@ -332,8 +332,14 @@ def test_a_build_without_its_inputs_names_them_and_what_to_ingest(lake: LakeWorl
         ("ingest --source mailbox", "--source mailbox: write a name and a path, --source NAME=PATH"),
         ("ingest --source A=.", "--source A=.: A cannot be a name: at most 63 of a-z"),
         *((command, "there is no lake in") for command in ("build", "sql", "vacuum", "compact", "query x")),
-        ("run --date 2026-11-21", "--date 2026-11-21 chooses reports: name their folder (--reports), or leave it out"),
-        ("run --date soon --reports r", "'soon' is no period: write 2026-11-21, 2026-W47, 2026-11, day, week or month"),
+        (
+            "run --date 2026-11-21",
+            "--date 2026-11-21 chooses reports: name their folder (--reports), or leave it out",
+        ),
+        (
+            "run --date soon --reports r",
+            "'soon' is no period: write 2026-11-21, 2026-W47, 2026-11, day, week or month",
+        ),
         ("build --from yesterday", "--from yesterday: this is not a day; write it like 2026-11-21"),
         ("build --from 2026-02-02 --to 2026-02-01", "--from 2026-02-02 is after --to 2026-02-01"),
         ("build --keep 0", "--keep 0: '0' is not a number of days from 1 to 36525"),
