@@ -47,7 +47,6 @@ from restante.pipeline.lake.staging import stage_rows
 from restante.pipeline.schemas import (
     ARCHIVED,
     CLIENT_VERSIONS,
-    FIRST_DAY,
     MAILBOXES,
     NAMEPLATES,
     SOURCE_KIND_ARCHIVE,
@@ -343,7 +342,7 @@ def verify(results: Results) -> None:
         expiry, nonce = _to_bytes(SENT + number + ttl), _to_bytes(dice.getrandbits(63))
         raws.append(rlp.encode([expiry, _to_bytes(ttl), dice.randbytes(4), dice.randbytes(280), nonce]))
     latest = np.full(BATCH_ENVELOPES, SENT + 10 * VERIFIED)
-    origin = Origin("bench", SOURCE_KIND_ARCHIVE, "f", "", FIRST_DAY)
+    origin = Origin("bench", SOURCE_KIND_ARCHIVE, "f", "")
     verified, hashed = [], []
     for _ in range(PASSES):
         start = time.process_time()
@@ -513,7 +512,7 @@ def run_quiet(folder: Path, rounds: int, results: Results) -> None:
 
 
 def _opened(data: Path) -> AbstractContextManager[OpenedUsage]:
-    opened = recognise(f"main={data}").opened(data.parent / "copies", print, IngestContext(time.time(), FIRST_DAY))
+    opened = recognise(f"main={data}").opened(data.parent / "copies", print, IngestContext(time.time()))
     return cast("AbstractContextManager[OpenedUsage]", opened)
 
 

@@ -13,7 +13,6 @@ import tarfile
 import termios
 import time
 from contextlib import suppress
-from datetime import date
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -338,7 +337,7 @@ async def test_a_signal_leaves_nothing(desk: Desk, to: Path, number: signal.Sign
 def logged(file: Path) -> list[dict[str, Any]]:
     """Return the events of a log, and check that the pipeline takes each of them, by a name that it knows."""
     for item in log_items(file.read_bytes()):
-        cleaned = clean_event(item.raw, time_limits(date(2020, 1, 1), time.time()))
+        cleaned = clean_event(item.raw, time_limits(time.time()))
         assert cleaned[0] != UNLISTED
     log: list[dict[str, Any]] = json.loads(file.read_bytes())
     return log

@@ -77,7 +77,7 @@ def test_every_command_works_on_an_empty_lake(tmp_path: Path) -> None:
 
 def test_every_command_refuses_a_lake_of_an_older_version(plain: LakeWorld, sources: tuple[str, ...]) -> None:
     plain.lived("2023-11-14")
-    (plain.path / "lake.json").write_text(json.dumps({"format": LAKE_FORMAT - 1, "first_day": "2015-01-01"}))
+    (plain.path / "lake.json").write_text(json.dumps({"format": LAKE_FORMAT - 1}))
     before = plain.bytes()
     for arguments in (*COMMANDS, ("run", *sources), ("ingest", *sources), ("run", *sources, "--plan")):
         sentence = one_sentence(command(*arguments, "--lake", plain.path, ends=2))
@@ -242,7 +242,7 @@ def test_rows_are_not_lost_in_quarantine_while_the_clock_is_set_back(world: Lake
     with ours(tmp_path / "mailbox", nameplate(1)) as server:
         [failure] = failures(0.0)
         assert failure.startswith("source mailbox: the times of 1 row of nameplates are out of range")
-        assert failure.endswith("first day, 2016-01-01 00:00:00+00:00: set the clock, and run this again")
+        assert failure.endswith("first day, 2015-01-01 00:00:00+00:00: set the clock, and run this again")
         assert failures(NOW) == []
         server.write(nameplate(0, started=NOW + 3600.0))
         world.messages.clear()

@@ -6,7 +6,6 @@ import json
 import math
 import re
 from collections.abc import Callable
-from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -33,12 +32,12 @@ from restante.waku.envelope.envelope import Envelope, make, parse
 from restante.waku.envelope.rlp import RlpError
 from support.effort import examples
 from support.mutation import mutated
-from support.pipeline.servers import CONTEXT, FIRST_DAY, NOW, T0
+from support.pipeline.servers import CONTEXT, NOW, T0
 from support.waku.strategies import ITEMS, envelopes
 
 CASES = json.loads((Path(__file__).parent / "clean_rules.json").read_text())["cases"]
 
-WITHIN = rules.time_limits(FIRST_DAY, NOW)
+WITHIN = rules.time_limits(NOW)
 
 RULES = {table: (*of_all, *OWN_RULES[table]) for table, of_all in rules.RULES.items()}
 
@@ -305,7 +304,7 @@ def test_envelopes_with_wrong_lengths_are_not_valid() -> None:
 
 
 T = 1_700_000_000.0
-LIMITS = time_limits(date(2016, 1, 1), T + 100)
+LIMITS = time_limits(T + 100)
 
 EVENT = [column.name for column in CLIENT_EVENTS.columns[3:-1]]
 COMMAND = [column.name for column in SERVER_COMMANDS.columns[2:-1]]

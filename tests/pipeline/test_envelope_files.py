@@ -27,6 +27,7 @@ from pyspark.sql import SparkSession
 from restante.common.errors import StoreError
 from restante.pipeline.clean.envelopes import ENVELOPE_FAULTS, MAX_CLOCK_SKEW_SECONDS, StoredValues, verify
 from restante.pipeline.clean.rules import SECONDS_PER_DAY
+from restante.pipeline.schemas import FIRST_DAY
 from restante.pipeline.sources import paths
 from restante.pipeline.sources.files import read_parquet
 from restante.pipeline.sources.recognise import recognise
@@ -405,7 +406,6 @@ def test_a_file_that_changes_before_it_is_read_is_refused(tmp_path: Path, name: 
 
 
 ARRIVED = 1_700_000_000
-FIRST_DAY = date(2020, 1, 1)
 FIRST = (FIRST_DAY - date(1970, 1, 1)).days * SECONDS_PER_DAY
 
 
@@ -424,7 +424,7 @@ def stored(some: list[Envelope], latest: int = ARRIVED, **changes: Any) -> Store
 
 
 def faults(raws: list[bytes], values: StoredValues) -> list[str]:
-    return [ENVELOPE_FAULTS[fault] for fault in verify(raws, values, FIRST_DAY).fault.tolist()]
+    return [ENVELOPE_FAULTS[fault] for fault in verify(raws, values).fault.tolist()]
 
 
 def fault(letter: Envelope, **changes: Any) -> str:
@@ -461,6 +461,6 @@ def test_the_stored_hash_topic_and_id_must_be_the_envelope_s_own() -> None:
 
 def test_an_envelope_whose_length_takes_four_bytes_is_one_too() -> None:
     some = make(ARRIVED + 50, 50, b"abcd", bytes(1 << 24), 7)
-    verified = verify([some.raw, b""], StoredValues(np.array([ARRIVED, ARRIVED])), FIRST_DAY)
+    verified = verify([some.raw, b""], StoredValues(np.array([ARRIVED, ARRIVED])))
     assert verified.fault.tolist() == [0, ENVELOPE_FAULTS.index("not an envelope")]
     assert (verified.pow[0], verified.sent[0], verified.topic[0]) == (some.pow(), ARRIVED, int.from_bytes(b"abcd"))

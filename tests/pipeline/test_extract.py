@@ -26,7 +26,7 @@ from restante.common.errors import InUse, Misuse, StoreError
 from restante.mailbox.core import model
 from restante.pipeline import extract as extracting
 from restante.pipeline.extract import extract, recognise
-from restante.pipeline.schemas import CLEAN_TABLES, FIRST_DAY
+from restante.pipeline.schemas import CLEAN_TABLES
 from restante.pipeline.sources import extract_files
 from restante.pipeline.sources.extract_files import (
     DRAFT,
@@ -116,7 +116,6 @@ def test_extracts_have_the_rows_that_a_run_would_read(world: World, tmp_path: Pa
         assert info == ExtractInfo(
             format=1,
             written=NOW,
-            first_day=FIRST_DAY,
             rows=len(rows),
             rejected=len(expected.faults),
             missed=0,

@@ -35,7 +35,7 @@ from support.pipeline.archives import Keeping
 from support.pipeline.extracts import files_of, info_of, write_extracts, write_file
 from support.pipeline.relays import our_relay, reference_relay, transfer
 from support.pipeline.runs import LakeWorld, Row, command, no_spark, spark_command
-from support.pipeline.servers import CONTEXT, DAY, FIRST_DAY, Ours, client, current, mailbox, nameplate, ours
+from support.pipeline.servers import CONTEXT, DAY, Ours, client, current, mailbox, nameplate, ours
 from support.sqlite import alter
 from support.waku.envelopes import T0, envelope
 
@@ -257,7 +257,6 @@ DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
     ),
     "another-program": (lambda path: pq.write_table(pa.table({"id": [1]}), path), "is no extract"),
     "newer": (rewritten(format=EXTRACT_FORMAT + 1), "is of a later version of Restante"),
-    "another-lake": (rewritten(first_day=date(2015, 1, 1)), "begins on 2015-01-01, and this one begins on 2016"),
     "other-columns": (dropped("result"), "does not have the columns of nameplates"),
     "another-name": (rewritten(mark=Mark(3, "", 0, "")), "is no extract of that name"),
     "a-great-id": (rewritten(mark=Mark(2, "", 0, "", recent={1 << 63: ""})), "is no extract:"),
@@ -695,11 +694,12 @@ def test_a_name_that_has_rows_of_another_kind_is_refused(world: LakeWorld, west:
 
 
 def test_the_command_reads_extracts_beside_sources(world: LakeWorld, west: Host, tmp_path: Path) -> None:
-    """Its lake begins on another day than these extracts, which is a reason to leave them out."""
     west.extract(1)
+    [file] = files_of(folder(world))
+    DAMAGE["truncated"][0](folder(world) / file.path)
     options = ("--lake", tmp_path / "lake", "--extracts", folder(world))
     done = command("ingest", *options, "--plan", ends=1)
-    assert f"begins on {FIRST_DAY}, and this one begins on 2015-01-01" in done.stderr
+    assert DAMAGE["truncated"][1] in done.stderr
     done = spark_command(world.spark(), "ingest", *options, "--source", west.spec, ends=1)
     assert "source west: it has extracts, and --source names it, too: leave one of them out" in done.stderr
     shutil.rmtree(folder(world) / "west")

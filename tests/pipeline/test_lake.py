@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Callable
-from datetime import date
 from pathlib import Path
 from typing import cast
 from unittest.mock import patch
@@ -24,7 +23,6 @@ from restante.pipeline.lake import staging
 from restante.pipeline.lake import table as lake_table
 from restante.pipeline.lake.commit_info import TableState
 from restante.pipeline.lake.lake import LOCK_FILE, Lake
-from restante.pipeline.schemas import FIRST_DAY
 from restante.pipeline.spark import small_jobs
 from restante.pipeline.spark.errors import SparkError
 from support.disk import no_file_beyond
@@ -33,20 +31,20 @@ from support.pipeline.lakes import LETTERS, add, frame, held, info, infos, lette
 ONE_SENTENCE = r"\A\S[^\n]+\Z"
 
 
-def make(path: Path, first_day: date = FIRST_DAY) -> Path:
-    with Lake.open(path, write=True, make=True, first_day=first_day):
+def make(path: Path) -> Path:
+    with Lake.open(path, write=True, make=True):
         return path
 
 
-def test_a_lake_is_made_once_even_after_an_interruption_and_keeps_its_first_day(tmp_path: Path) -> None:
+def test_a_lake_is_made_once_even_after_an_interruption(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "lake"
     path.mkdir(parents=True)
     (path / "lock").touch()
     (path / "lake.json.x81").touch()
-    make(path, date(2020, 2, 29))
-    make(path, date(2021, 1, 1))
-    with Lake.open(path, write=False) as lake:
-        assert (lake.path, lake.first_day) == (path, date(2020, 2, 29))
+    make(path)
+    made = (path / "lake.json").stat()
+    make(path)
+    assert (path / "lake.json").stat() == made
     make(tmp_path / "deeper" / "lake")
 
 
@@ -95,11 +93,10 @@ def test_one_run_writes_others_are_refused_and_a_reader_sees_it_and_takes_no_loc
     ("content", "sentence"),
     [
         ("", "damaged"),
-        ('{"format": "1", "first_day": "2020-01-01"}', "damaged"),
-        ('{"format": 1, "first_day": "2020-02-30"}', "damaged"),
-        ('{"first_day": "2020-01-01"}', "damaged"),
+        ('{"format": "1"}', "damaged"),
+        ("{}", "damaged"),
         ('{"format": 7, "anything": ["else"]}', "newer version of Restante"),
-        ('{"format": 5, "first_day": "2020-01-01"}', "name a new folder with --lake, and run ingest and build again"),
+        ('{"format": 5}', "name a new folder with --lake, and run ingest and build again"),
     ],
 )
 def test_a_lake_that_cannot_be_understood_is_refused(tmp_path: Path, content: str, sentence: str) -> None:

@@ -9,7 +9,6 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack
-from datetime import date
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
@@ -143,13 +142,13 @@ def test_a_lake_at_a_url_is_made_once_and_its_rows_are_read(url: str) -> None:
         pass
     other.unlink()
     (UrlPath(url) / "lake.json.probe-0" / "0.json").write_bytes(b"of a run that makes the lake at the same time")
-    with Lake.open(url, write=True, make=True, first_day=date(2020, 1, 1)) as lake:
+    with Lake.open(url, write=True, make=True) as lake:
         assert lake.tables() == []
         table = lake.table(LETTERS)
         put(table, letter(1), letter(2), source="main", ledger=Ledger(read=2), marks={"": Mark(2, "a", 1, "b")})
         put(table, letter(3, source="a b%'\u2603"))
     with Lake.open(url, write=False) as lake:
-        assert (lake.first_day, lake.tables(), lake.is_written_by_another()) == (date(2020, 1, 1), ["letters"], False)
+        assert (lake.tables(), lake.is_written_by_another()) == (["letters"], False)
         table = lake.table(LETTERS)
         assert (table.version, table.marks("main")) == (1, {"": Mark(2, "a", 1, "b")})
         assert [file.partition["source"] for file in table.files({"source": {"main"}})] == ["main"]

@@ -103,8 +103,7 @@ def test_older_schemas_are_read_and_not_again_by_a_newer_server(tmp_path: Path, 
         newer = read(f"ours={file}", scratch, marks)["nameplates"]
     assert (newer.ids, newer.span.replace, newer.rows[0]["blur_us"]) == ([2], False, 60_000_000)
     usage_v1(tmp_path / "usage.sqlite")
-    context = CONTEXT._replace(first_day=date(2010, 1, 1))
-    tables = read(f"theirs={tmp_path / 'usage.sqlite'}", scratch, context=context)
+    tables = read(f"theirs={tmp_path / 'usage.sqlite'}", scratch)
     assert (list(tables), tables["nameplates"].ids) == (["nameplates", "mailboxes"], [1])
     [box] = tables["mailboxes"].clean
     assert (box["total_us"], box["visitors"]) == (20_500_000, None)

@@ -7,7 +7,7 @@ generation, if the database is still the one that its mark describes, or else fr
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
 from typing import Final, NamedTuple, cast
@@ -21,7 +21,7 @@ from restante.common.errors import InUse, Misuse, RestanteError, StoreError
 from restante.common.extras import require_extra
 from restante.common.texts import counted
 from restante.pipeline.clean.rules import OUT_OF_RANGE
-from restante.pipeline.schemas import CLEAN_TABLES, FIRST_DAY, LIVE, Table
+from restante.pipeline.schemas import CLEAN_TABLES, LIVE, Table
 from restante.pipeline.sources import usage
 from restante.pipeline.sources.extract_files import (
     EXTRACT_FORMAT,
@@ -98,7 +98,6 @@ def extract(
     scratch: Path,
     now: float,
     say: Say,
-    first_day: date = FIRST_DAY,
 ) -> Iterator[Extracted | str | RestanteError]:
     """Write what is new in the sources, and yield what was written for each table.
 
@@ -118,7 +117,7 @@ def extract(
             continue
         try:
             with folder.locked(source.name):
-                context = IngestContext(now, first_day)
+                context = IngestContext(now)
                 yield from _SourceExtract(source, folder, scratch, context, say).write()
         except (SourceError, StoreError, InUse) as error:
             yield error
@@ -138,7 +137,7 @@ class _SourceExtract:
         self, source: Source, folder: ExtractFolder, scratch: Path, context: IngestContext, say: Say
     ) -> None:
         self._source, self._folder, self._scratch, self._say = source, folder, scratch, say
-        self._now, self._first_day = context.now, context.first_day
+        self._now = context.now
         files = folder.files(source.name)
         tables = {extract.table for extract in files}
         if tables and tables.isdisjoint(table.name for table in source.feeds):
@@ -173,7 +172,7 @@ class _SourceExtract:
             yield f"{self._source.name}: written in this hour; what is new is written after {following:%H:%M} UTC"
             return
         last_commit = max((info.written for info in infos), default=0.0)
-        context = IngestContext(self._now, self._first_day, last_commit=last_commit)
+        context = IngestContext(self._now, last_commit=last_commit)
         with self._source.opened(self._scratch, self._say, context) as source:
             opened = cast("OpenedDatabase", source)
             spans = [span for table in opened.tables if (span := self._find_new(opened, table))]
@@ -225,7 +224,6 @@ class _SourceExtract:
             info = ExtractInfo(
                 format=EXTRACT_FORMAT,
                 written=self._now,
-                first_day=self._first_day,
                 rows=rows.num_rows,
                 rejected=rows.num_rows - rows.column("fault").null_count,
                 missed=missed,

@@ -148,7 +148,7 @@ def ingest_context(
 ) -> IngestContext:
     """Return the values that sources are read with, and say so if our clock was set back."""
     last_commit = max((table.last_commit or 0.0 for table in tables), default=0.0)
-    context = IngestContext(run.now(), run.lake.first_day, origins or {}, last_commit)
+    context = IngestContext(run.now(), origins or {}, last_commit)
     if context.set_back:
         run.steps.say(_clock_message(context))
     return context

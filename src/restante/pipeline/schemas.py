@@ -13,8 +13,7 @@ from typing import Final, NamedTuple
 from restante.common.transfer_records import MEANINGS
 
 FIRST_DAY: Final = date(2015, 1, 1)
-"""The default first day of a new lake; older rows are faults. Neither Magic Wormhole nor Whisper, Waku's predecessor,
-is older."""
+"""Older rows are faults, of a wrong clock: neither Magic Wormhole nor Whisper, Waku's predecessor, is older."""
 
 
 class Column(NamedTuple):

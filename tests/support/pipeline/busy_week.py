@@ -173,7 +173,7 @@ def _logs() -> Inputs:
 
 
 EPOCH = date(1970, 1, 1)
-WITHIN = time_limits(date(2016, 1, 1), 1_774_000_000.0)
+WITHIN = time_limits(1_774_000_000.0)
 
 
 Case = tuple[Mapping[str, Sequence[Values]], Counter[Values]]

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from restante.common.errors import RestanteError
 from restante.pipeline.extract import extract
 from restante.pipeline.sources.extract_files import INFO_KEY, ExtractFile, ExtractFolder, ExtractInfo, parse_path
-from support.pipeline.servers import CONTEXT, DAY
+from support.pipeline.servers import DAY
 
 
 def files_of(folder: Path, source: str = "*", table: str = "*") -> list[ExtractFile]:
@@ -37,7 +37,7 @@ def write_extracts(spec: str, folder: Path, scratch: Path, day: str = DAY, *, ho
         hour = hours.stat().st_size if hours.exists() else 0
         hours.write_bytes(bytes(hour + 1))
     now = datetime.combine(date.fromisoformat(DAY), time(), UTC).timestamp() + 3600 * hour
-    for result in extract([spec], ExtractFolder(str(folder)), scratch, now, print, CONTEXT.first_day):
+    for result in extract([spec], ExtractFolder(str(folder)), scratch, now, print):
         if isinstance(result, RestanteError):
             raise result
     paths = []

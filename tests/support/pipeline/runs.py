@@ -33,7 +33,7 @@ from restante.pipeline.tables import BUILDS, TABLES
 from restante.pipeline.tables.build import FOLDERS, Build, Folder
 from support.pipeline import lakes
 from support.pipeline.lakes import contents, held, infos, seen
-from support.pipeline.servers import FIRST_DAY, NOW
+from support.pipeline.servers import NOW
 from support.pipeline.source_reads import read
 from support.pipeline.tables import dicts
 from support.pipeline.tables import rows as filled
@@ -75,7 +75,7 @@ class LakeWorld:
     @contextmanager
     def run(self, *, write: bool = True) -> Iterator[Run]:
         (self.folder / "scratch").mkdir(exist_ok=True)
-        with Lake.open(self.path, write=write, make=True, first_day=FIRST_DAY) as lake:
+        with Lake.open(self.path, write=write, make=True) as lake:
             name = f"run {next(self._runs)}"
             yield Run(lake, name, lambda: self.now, self.spark, self.steps, self.folder / "scratch")
 

@@ -6,7 +6,6 @@ import asyncio
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +23,7 @@ T0 = 1_700_000_000.0
 NOW = T0 + 86_400
 DAY = "2023-11-15"
 """Its UTC day."""
-FIRST_DAY = date(2016, 1, 1)
-CONTEXT = IngestContext(NOW, FIRST_DAY)
+CONTEXT = IngestContext(NOW)
 
 TABLES = ("nameplates", "mailboxes", "client_versions")
 
@@ -83,4 +81,4 @@ def older_schema(data: Path) -> Path:
 
 
 def context_of(*sources: Source) -> IngestContext:
-    return IngestContext(NOW, FIRST_DAY, files_by_origin(sources))
+    return IngestContext(NOW, files_by_origin(sources))

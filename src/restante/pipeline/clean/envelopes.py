@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from restante.pipeline.clean.rules import SECONDS_PER_DAY
+from restante.pipeline.schemas import FIRST_DAY
 from restante.waku.archive.ids import BITS, PROBES
 from restante.waku.envelope.envelope import U32, parse
 from restante.waku.envelope.keccak import keccaks
@@ -87,7 +88,7 @@ class Verified(NamedTuple):
         return self.expiry - self.ttl
 
 
-def verify(raws: Sequence[bytes], stored: StoredValues, first_day: date) -> Verified:
+def verify(raws: Sequence[bytes], stored: StoredValues) -> Verified:
     """Verify envelopes. b"" is not an envelope."""
     verified = _read_envelopes(raws)
     sent = verified.sent
@@ -95,7 +96,7 @@ def verify(raws: Sequence[bytes], stored: StoredValues, first_day: date) -> Veri
         (OTHER_HASH, _other_hash(verified, stored)),
         (OTHER_TOPIC, _other_topic(verified, stored)),
         (TTL_TOO_LONG, sent < 0),
-        (SENT_TOO_EARLY, sent < (first_day - date(1970, 1, 1)).days * SECONDS_PER_DAY),
+        (SENT_TOO_EARLY, sent < (FIRST_DAY - date(1970, 1, 1)).days * SECONDS_PER_DAY),
         (SENT_TOO_LATE, sent > stored.latest + MAX_CLOCK_SKEW_SECONDS),
     ):
         verified.fault[wrong & (verified.fault == 0)] = ENVELOPE_FAULTS.index(fault)

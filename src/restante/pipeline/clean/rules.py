@@ -10,12 +10,19 @@ import hashlib
 import math
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime, time
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from restante.common import transfer_records, usage_records
-from restante.pipeline.schemas import CLIENT_VERSIONS, MAILBOXES, MAX_TEXT_CHARACTERS, NAMEPLATES, RELAY_TRANSFERS
+from restante.pipeline.schemas import (
+    CLIENT_VERSIONS,
+    FIRST_DAY,
+    MAILBOXES,
+    MAX_TEXT_CHARACTERS,
+    NAMEPLATES,
+    RELAY_TRANSFERS,
+)
 
 MISSING_VALUE: Final = "missing value"
 WRONG_TYPE: Final = "wrong type"
@@ -72,12 +79,12 @@ class Rule(NamedTuple):
         return re.sub(r"_us$", "_time", self.column)
 
 
-def time_limits(first_day: date, now: float) -> TimeLimits:
-    """Return the plausible times: from the lake's first day until a day from now.
+def time_limits(now: float) -> TimeLimits:
+    """Return the plausible times: from FIRST_DAY until a day from now.
 
     The day allows for servers' clocks that differ from ours. A row that is later still was written by a wrong clock.
     """
-    midnight = datetime(first_day.year, first_day.month, first_day.day, tzinfo=UTC)
+    midnight = datetime.combine(FIRST_DAY, time(), UTC)
     return TimeLimits(
         int(midnight.timestamp()) * MICROSECONDS_PER_SECOND,
         math.floor(now * MICROSECONDS_PER_SECOND) + MICROSECONDS_PER_DAY,

@@ -1,6 +1,6 @@
 """The lake: a folder with the pipeline's tables. One run at a time writes to it.
 
-    LAKE/lake.json    the lake's format and first day
+    LAKE/lake.json    the lake's format
     LAKE/lock         locked by the run that writes
     LAKE/<table>/     one Delta table each
 
@@ -16,7 +16,6 @@ import re
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -29,7 +28,7 @@ from restante.common.lock_file import is_locked, lock_directory
 from restante.pipeline.lake import delta_log, delta_table
 from restante.pipeline.lake.table import LakeTable
 from restante.pipeline.lake.url_path import UNUSABLE, LakePath, UrlPath, url_path
-from restante.pipeline.schemas import FIRST_DAY, Table
+from restante.pipeline.schemas import Table
 from restante.pipeline.spark.errors import error_chain
 
 if TYPE_CHECKING:
@@ -62,27 +61,25 @@ class CredentialsRefused(StoreError):  # noqa: N818 - as Misuse
 
 class _Settings(msgspec.Struct, frozen=True):
     format: int
-    first_day: date
 
 
 class Lake:
     """An open lake."""
 
-    def __init__(self, path: LakePath, first_day: date, *, write: bool) -> None:
+    def __init__(self, path: LakePath, *, write: bool) -> None:
         self.path: Final = path
-        self.first_day: Final = first_day
         self._run: Final = uuid.uuid4().hex if write else None
 
     @staticmethod
     @contextmanager
-    def open(address: Path | str, *, write: bool, make: bool = False, first_day: date = FIRST_DAY) -> Iterator[Lake]:
+    def open(address: Path | str, *, write: bool, make: bool = False) -> Iterator[Lake]:
         """Open a lake, for one writer at a time or any number of readers. `make` creates a missing one.
 
         `address` is a folder or, with ://, a URL. If there is no lake, a reader with `make` gets an empty one, and
-        nothing is created. `first_day` is the first day of a new lake. Raises Misuse if there is no lake, the address
-        is something else, or commits to the store are not safe; InUse if another run is writing to it; StoreError if
-        the lake is damaged or cannot be written. CredentialsRefused takes the place of any error, also within the
-        `with` block, that was caused by refused credentials.
+        nothing is created. Raises Misuse if there is no lake, the address is something else, or commits to the store
+        are not safe; InUse if another run is writing to it; StoreError if the lake is damaged or cannot be written.
+        CredentialsRefused takes the place of any error, also within the `with` block, that was caused by refused
+        credentials.
         """
         path = lake_path(address)
         try:
@@ -99,9 +96,10 @@ class Lake:
                     else:
                         stack.enter_context(_locked(path))
                     if not (path / LAKE_FILE).exists():
-                        _write_settings(path, first_day)
-                settings = _settings(path) if exists or write else _Settings(LAKE_FORMAT, first_day)
-                yield Lake(path, settings.first_day, write=write)
+                        _write_settings(path)
+                if exists or write:
+                    _check_settings(path)
+                yield Lake(path, write=write)
         except RestanteError as error:
             if isinstance(path, UrlPath) and (refusal := _refusal(error)):
                 raise CredentialsRefused(
@@ -206,9 +204,9 @@ def _locked(path: Path) -> Iterator[None]:
         yield
 
 
-def _write_settings(path: LakePath, first_day: date) -> None:
+def _write_settings(path: LakePath) -> None:
     """Write the lake's file atomically."""
-    content = msgspec.json.encode(_Settings(LAKE_FORMAT, first_day))
+    content = msgspec.json.encode(_Settings(LAKE_FORMAT))
     try:
         if isinstance(path, UrlPath):
             (path / LAKE_FILE).write_bytes(content)
@@ -220,7 +218,8 @@ def _write_settings(path: LakePath, first_day: date) -> None:
         raise StoreError(f"cannot write to the lake {path}: {plain(error)}") from error
 
 
-def _settings(path: LakePath) -> _Settings:
+def _check_settings(path: LakePath) -> None:
+    """Raise Misuse if another version of Restante made the lake, StoreError if its file is damaged."""
     try:
         raw = (path / LAKE_FILE).read_bytes()
         number = msgspec.json.decode(raw, type=dict[str, msgspec.Raw]).get("format")
@@ -238,4 +237,3 @@ def _settings(path: LakePath) -> _Settings:
             f"the lake {path} was made by an older version of Restante: name a new folder with --lake, and run ingest"
             " and build again; keep this one if a source has deleted rows since, because the new lake lacks them"
         )
-    return settings

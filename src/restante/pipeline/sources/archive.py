@@ -157,7 +157,7 @@ class OpenedArchive:
         self._database.execute(_CREATE_COPY)
         self._database.copy_range("copied", _ARRIVALS, first_arrival, self._ids.last_id)
         self._database.execute("COMMIT")  # the server may reset its log again
-        origin = Origin(self._name, SOURCE_KIND_ARCHIVE, first_digest, "", self._context.first_day)
+        origin = Origin(self._name, SOURCE_KIND_ARCHIVE, first_digest, "")
         database, last = self._database.copy, self._ids.last_id
         for arrivals in task_ranges(database, "copy.copied", first_arrival, last, ENVELOPES_PER_TASK):
             yield partial(read_copy, str(self._copies.file), *arrivals, origin)

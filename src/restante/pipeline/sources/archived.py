@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import date
 from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
@@ -40,8 +39,6 @@ class Origin(NamedTuple):
     """Identifies the file, or the archive."""
     name: str
     """The file's name as the quarantine shows it; "" for an archive."""
-    first_day: date
-    """The lake's first day."""
 
 
 class EnvelopeBatch(NamedTuple):
@@ -79,7 +76,7 @@ def verify_batch(envelopes: EnvelopeBatch, origin: Origin, seen: set[bytes] | No
 
     `seen` has the hashes of the envelopes before, if duplicates are possible; the hashes of this batch are added.
     """
-    verified = verify(envelopes.raws, envelopes.stored, origin.first_day)
+    verified = verify(envelopes.raws, envelopes.stored)
     faults = {index: ENVELOPE_FAULTS[verified.fault[index]] for index in np.flatnonzero(verified.fault).tolist()}
     faults |= envelopes.faults
     if seen is not None:

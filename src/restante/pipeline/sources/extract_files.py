@@ -85,8 +85,6 @@ class ExtractInfo(msgspec.Struct, frozen=True, kw_only=True):
     format: int
     written: float
     """When it was written, in seconds since 1970, by the clock of its host."""
-    first_day: date
-    """Rows that claim to be older have a fault. It must be the lake's first day."""
     rows: int
     """Its rows, with and without a fault."""
     rejected: int

@@ -33,6 +33,7 @@ from restante.pipeline.lake.url_path import LakePath, UrlPath, error_text, spark
 from restante.pipeline.schemas import (
     ARCHIVED,
     CLIENT_VERSIONS,
+    FIRST_DAY,
     LIVE,
     LIVE_LISTENER,
     LIVE_MAILBOX,
@@ -156,7 +157,7 @@ def find_new(
         last = max(listing.files(newest, 0), key=lambda file: file.last, default=None)
         if last is None:  # it has just been removed
             return None, ""
-        info, _ = _read_footer(listing, last, context)
+        info, _ = _read_footer(listing, last)
         if known.generation and info.replaced:
             reason = "its database was replaced"
         elif (known.generation and last.last < known.last) or (
@@ -173,7 +174,7 @@ def find_new(
         chain = chain[:max_files]
     if not chain:
         return None, waiting
-    return _new_rows(listing, chain, context, known, reason), waiting
+    return _new_rows(listing, chain, known, reason), waiting
 
 
 class _Known(NamedTuple):
@@ -319,7 +320,6 @@ def _contiguous(
 def _new_rows(
     listing: _Listing,
     chain: Sequence[tuple[ExtractFile, int]],
-    context: IngestContext,
     known: _Known,
     reason: str,
 ) -> NewExtracts:
@@ -327,7 +327,7 @@ def _new_rows(
     read = missed = rejected = envelope_bytes = 0
     files = []
     with ThreadPoolExecutor(FOOTERS_AT_ONCE) as pool:
-        footers = list(pool.map(lambda link: _read_footer(listing, link[0], context), chain))
+        footers = list(pool.map(lambda link: _read_footer(listing, link[0]), chain))
     for (file, after), (info, new_file) in zip(chain, footers, strict=True):
         overlap = _read_up_to(listing, file, after, known) if file.first <= after else None
         if file.generation == known.generation and table is not LIVE and not _continues(info, known, overlap):
@@ -402,7 +402,7 @@ WRITE_AGAIN: Final = "copy the file again, or remove it and the later ones of it
 """What to do about a file that cannot be read."""
 
 
-def _read_footer(listing: _Listing, file: ExtractFile, context: IngestContext) -> tuple[ExtractInfo, NewFile]:
+def _read_footer(listing: _Listing, file: ExtractFile) -> tuple[ExtractInfo, NewFile]:
     """Return what a file says about itself, and the file. Raises SourceError."""
     path, source = listing.folder / file.path, listing.source
     try:
@@ -416,11 +416,6 @@ def _read_footer(listing: _Listing, file: ExtractFile, context: IngestContext) -
     groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
     # Not of its columns: at a damaged one pyarrow ends the process (26.0.1: RowGroupMetaData.column).
     expanded = sum(group.total_byte_size for group in groups)
-    if info.first_day != context.first_day:
-        raise SourceError(
-            f"source {source}: {path} was written for a lake that begins on {info.first_day}, and this one begins on"
-            f" {context.first_day}"
-        )
     expected = rows.arrow_schema(listing.table)
     added = {column.name for column in listing.table.columns if column.added}
     types = dict(zip(schema.names, schema.types, strict=True))
@@ -488,7 +483,7 @@ def read(spark: SparkSession, table: Table, new: Sequence[NewExtracts], context:
 def row_rules(table: Table, context: IngestContext) -> dict[str, str]:
     """Return the conditions that all rows fulfil, as SQL, by what is said of a row that does not."""
     clean: dict[str, list[str]] = {"a value is missing": [], "a number is out of range": []}
-    limits = rules.time_limits(context.first_day, context.latest)
+    limits = rules.time_limits(context.latest)
     latest = datetime.fromtimestamp(context.latest, UTC).date() + CLOCK_DIFFERENCE
     moments = ", ".join(column.name for column in table.columns if column.type == "TIMESTAMP")
     texts = [column.name for column in rows.columns(table) if column.type == "STRING"]
@@ -500,7 +495,7 @@ def row_rules(table: Table, context: IngestContext) -> dict[str, str]:
             maximum = rules.MAX_TRANSFER_BYTES if column.name == "total_bytes" else maximum
             clean["a number is out of range"].append(f"coalesce(`{column.name}`, 0) BETWEEN 0 AND {maximum}")
     clean["a day is out of range"] = [
-        f"day BETWEEN DATE'{context.first_day}' AND DATE'{latest}'",
+        f"day BETWEEN DATE'{FIRST_DAY}' AND DATE'{latest}'",
         f"day = CAST(coalesce({moments}) AS DATE)",
     ]
     if table.name in _KNOWN_VALUES:

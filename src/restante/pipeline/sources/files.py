@@ -117,7 +117,7 @@ class OpenedFiles:
 
     def _task(self, file: SourceFile, digest: str) -> Task:
         """Return the task that reads a whole file, because its duplicates must be found."""
-        origin = Origin(self._name, SOURCE_KIND_FILES, digest, file.printable_name, self._context.first_day)
+        origin = Origin(self._name, SOURCE_KIND_FILES, digest, file.printable_name)
         return partial(read_file, file, origin, int(self._context.latest))
 
 

@@ -96,7 +96,7 @@ class OpenedLogs:
     ) -> None:
         self._name, self._server, self._say = name, server, say
         self._now = context.now
-        self._limits = time_limits(context.first_day, context.latest)
+        self._limits = time_limits(context.latest)
         self._traces: dict[str, SourceFile] = {}
         self._other_files: list[SourceFile] = []
         """All other files that are not empty; they are read as logs."""

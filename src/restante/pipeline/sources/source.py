@@ -10,13 +10,13 @@ import re
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from datetime import UTC, date, datetime, time
+from datetime import UTC, datetime, time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from restante.common.errors import Misuse, RestanteError, plain
 from restante.pipeline.lake.commit_info import Mark
-from restante.pipeline.schemas import Table
+from restante.pipeline.schemas import FIRST_DAY, Table
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -56,8 +56,6 @@ class IngestContext(NamedTuple):
 
     now: float
     """The time of the run in seconds since 1970."""
-    first_day: date
-    """The lake's first day. Rows that claim to be older were written by a wrong clock."""
     origins: Mapping[str, Sequence[Path]] = {}
     """Origin of imported rows → the files of that name that are themselves sources of the run."""
     last_commit: float = 0.0
@@ -65,8 +63,8 @@ class IngestContext(NamedTuple):
 
     @property
     def before(self) -> float:
-        """Return when the lake was last written to, not before its first day."""
-        return max(self.last_commit, datetime.combine(self.first_day, time(), UTC).timestamp())
+        """Return when the lake was last written to, not before FIRST_DAY."""
+        return max(self.last_commit, datetime.combine(FIRST_DAY, time(), UTC).timestamp())
 
     @property
     def set_back(self) -> bool:

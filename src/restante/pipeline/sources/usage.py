@@ -150,7 +150,7 @@ class OpenedUsage:
         self._name = name = copies.name
         self._copies, self._opening, self._shape = copies, partial(opening, copies), shape
         self._context, self._say = context, say
-        self._limits = rules.time_limits(context.first_day, context.latest)
+        self._limits = rules.time_limits(context.latest)
         with self._opening() as database:
             self._version = version = schema.version(database, shape, name)
             self.tables = tuple(table for table in shape.feeds if version >= shape.since.get(table.name, 0))
