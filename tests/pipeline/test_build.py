@@ -87,11 +87,11 @@ STORIES = {
     """,
     "an input was restored from a backup that lacks more commits than followed it, as many, and fewer": """
         lived 12; copy nameplates; lived 13; lived 12 14; build = 12 13 14; copy outcomes
-        restore nameplates; anew = nameplates was put back from a backup; days = 12:1
+        restore nameplates; anew = nameplates was put back from a backup, or changed by another program; days = 12:1
         restore outcomes; restore nameplates; lived 14; lived 14
-        anew = nameplates was put back from a backup; days = 12:1 14:2
+        anew = nameplates was put back from a backup, or changed by another program; days = 12:1 14:2
         restore outcomes; restore nameplates; lived 14; lived 14; lived 14
-        anew = nameplates was put back from a backup; days = 12:1 14:3
+        anew = nameplates was put back from a backup, or changed by another program; days = 12:1 14:3
     """,
     "an input was restored from a backup that has all that was built": """
         lived 12; build = 12; copy nameplates; lived 13; restore nameplates; lived 13; anew =; days = 12:1 13:1

@@ -173,7 +173,7 @@ def infos(table: LakeTable) -> list[CommitInfo]:
     last = -1 if table.version is None else table.version
     versions = [version for version in range(last, -1, -1) if delta_log.entry_path(table.folder, version).exists()]
     read = [delta_log.read_info(table.folder, version) for version in versions]
-    return [info for info in read if info.run or info.days]
+    return [info for info in read if info.run or info.foreign]
 
 
 def rows(read: pa.Table) -> list[Row]:

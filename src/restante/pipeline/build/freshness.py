@@ -145,7 +145,7 @@ class TableWithInputs(NamedTuple):
                 elif commits >= MAX_COMMIT_IDS:
                     reasons[name] = f"{name} had {counted(commits, 'commit')} since it was built"
                 else:
-                    reasons[name] = f"{name} was put back from a backup"
+                    reasons[name] = f"{name} was put back from a backup, or changed by another program"
         return reasons
 
 

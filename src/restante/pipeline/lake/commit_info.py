@@ -112,7 +112,7 @@ class TableState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A summary of a table's commits up to one of them."""
 
     commits: str = ""
-    """The ids of the last versions, the greatest last; at most MAX_COMMIT_IDS."""
+    """The ids of the last versions, the greatest last; at most MAX_COMMIT_IDS, and none before a foreign one."""
     changed: dict[str, int] = msgspec.field(default_factory=dict)
     """ISO day → the last version that added or replaced rows of it, if it is one of the last MAX_COMMIT_IDS."""
     last_change: int = -1
@@ -156,6 +156,8 @@ class CommitInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Number of the definition that the days were built with; None if days are still to be built."""
     kept: str | None = None
     """The ISO day before which rows were dropped by age. The days of the dropped rows are not in `days`."""
+    foreign: bool = False
+    """Whether another program changed rows with it: what was built from earlier commits must be built again."""
     commit: str = ""
     """The commit's random id. LakeTable.commit sets it."""
     state: TableState | None = None
@@ -170,9 +172,9 @@ def state_after(state: TableState, infos: Iterable[tuple[int, CommitInfo]]) -> T
     changed = dict(state.changed)
     version = -1
     for version, info in infos:
-        commits.append(info.commit)
+        commits = [info.commit] if info.foreign else [*commits, info.commit]
         changed.update(dict.fromkeys(info.days, version))
-        if info.days or info.kept or info.sources:
+        if info.days or info.kept or info.sources or info.foreign:
             last_change = version
         if info.kept:
             kept_from = max(kept_from or "", info.kept)

@@ -10,9 +10,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from calendar import monthrange
 from collections.abc import Collection
-from datetime import date, timedelta
 from typing import Final, TypeVar
 from urllib.parse import unquote
 
@@ -21,9 +19,7 @@ import msgspec
 from restante.common.errors import plain
 from restante.pipeline.lake import data_files
 from restante.pipeline.lake.commit_info import COMMIT_ID_CHARACTERS, CommitInfo, TableState, state_after
-from restante.pipeline.lake.data_files import DataFile
 from restante.pipeline.lake.url_path import LakePath
-from restante.pipeline.schemas import MONTH_COLUMN
 
 L = TypeVar("L")
 
@@ -45,7 +41,6 @@ class Change(msgspec.Struct, rename="camel", frozen=True):
 
     path: str
     """Relative to the table, percent-encoded (Delta protocol, "Add File and Remove File")."""
-    partition_values: dict[str, str | None] = msgspec.field(default_factory=dict)
     data_change: bool = True
     """False if the commit moved the same rows to other files."""
     deletion_timestamp: int | None = None
@@ -83,8 +78,8 @@ def entry_path(table: LakePath, version: int) -> LakePath:
 def read_info(table: LakePath, version: int) -> CommitInfo:
     """Return the commit info of a version.
 
-    A commit by another program has none. For it, return one with the days that the commit changed: all days of a
-    month if a file that had several no longer exists. Raises StoreError if the log is damaged.
+    A commit by another program has none. For it, return one that says whether it changed rows. Raises StoreError if
+    the log is damaged.
     """
     path = entry_path(table, version)
     raw = _read(path)
@@ -93,22 +88,8 @@ def read_info(table: LakePath, version: int) -> CommitInfo:
     if action.restante is not None:
         return action.restante
     commit = base64.b64encode(hashlib.sha256(raw).digest())[:COMMIT_ID_CHARACTERS].decode()
-    changes = [change for line in lines if (change := line.add or line.remove) and change.data_change]
-    days = {day for change in changes for day in _changed_days(table, change)}
-    return CommitInfo(run="", finished=action.timestamp / 1000, days=sorted(days), commit=commit)
-
-
-def _changed_days(table: LakePath, change: Change) -> Collection[str]:
-    """Return the days of which a file has rows, or may have had some."""
-    path, partition = table / unquote(change.path), change.partition_values
-    if path.exists():
-        return DataFile(path, partition, 0, 0).days()
-    if day := partition.get("day"):
-        return {day}
-    if not (month := partition.get(MONTH_COLUMN.name)):
-        return ()
-    start = date.fromisoformat(month)
-    return [(start + timedelta(days)).isoformat() for days in range(monthrange(start.year, start.month)[1])]
+    foreign = any(change.data_change for line in lines if (change := line.add or line.remove))
+    return CommitInfo(run="", finished=action.timestamp / 1000, foreign=foreign, commit=commit)
 
 
 def read_state(table: LakePath, last_version: int) -> TableState:

@@ -139,7 +139,8 @@ class LakeTable:
         """Return whether a commit is part of the table's history.
 
         It is not if the table was removed and made again, or was restored from a backup without the commit, or if
-        commit_info.MAX_COMMIT_IDS or more commits followed. Raises StoreError if the log is damaged.
+        another program changed rows since, or commit_info.MAX_COMMIT_IDS or more commits followed. Raises StoreError
+        if the log is damaged.
         """
         now = self.current_commit
         return (
