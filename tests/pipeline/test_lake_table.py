@@ -287,7 +287,7 @@ def test_the_first_commit_of_a_later_version_adds_its_columns(tmp_path: Path) ->
         assert later.has_commit(commit)
     table = seen(tmp_path, lakes.LATER_LETTERS)
     first, second = "2026-11-01", "2026-11-02"
-    assert [info.days for info in lakes.infos(table)] == [[first], [first], [], [second], [first, second]]
+    assert [info.days for info in lakes.infos(table)] == [[first], [first], [], [], [first, second]]
     assert table.marks("main") == marks
     assert comments(tmp_path)["answered"] == "when; NULL: nobody knows"
     old = [letter(number, day=second) | {"answered": None} for number in (2, 5)]
