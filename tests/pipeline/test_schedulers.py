@@ -40,7 +40,7 @@ def here(line: str, world: LakeWorld) -> str:
     return line.replace("/var/lib", str(world.folder.parent))
 
 
-def words(line: str, world: LakeWorld) -> list[str]:
+def arguments(line: str, world: LakeWorld) -> list[str]:
     return shlex.split(here(line, world).removeprefix("/opt/restante/bin/restante pipeline "))
 
 
@@ -60,7 +60,7 @@ def test_a_repeated_run_and_days_that_are_built_again_have_the_same_rows(
     assert "%" not in line, "which cron would take for the end of a line"
     first = rows(world)
     assert all(first.values())
-    assert "outcomes: 0 days built, 0 rows\n" in command(*words(line, world)).stdout
+    assert "outcomes: 0 days built, 0 rows\n" in command(*arguments(line, world)).stdout
     assert rows(world) == first
 
     [line] = [
@@ -70,7 +70,7 @@ def test_a_repeated_run_and_days_that_are_built_again_have_the_same_rows(
         if keyword.arg == "bash_command"
     ]
     line = line.replace("{{ data_interval_start | ds }}", DAY)
-    outputs = [command(*words(line, world), "--lake", world.path).stdout for _ in range(2)]
+    outputs = [command(*arguments(line, world), "--lake", world.path).stdout for _ in range(2)]
     assert f"reports: {world.folder}/reports/{DAY}.html written\n" in outputs[0]
     assert "reports: nothing new\n" in outputs[1]
     assert rows(world) == first

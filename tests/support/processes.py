@@ -58,9 +58,9 @@ class Child:
         self._reading = [asyncio.create_task(self._read(name, streams[name])) for name in read]
 
     @classmethod
-    async def forked(cls, main: str, *words: str, cwd: Path, **variables: str) -> Self:
-        """Call `main`, a MODULE:FUNCTION, in a fork, as the program and with the arguments that the words are."""
-        process = await Forked.start(main, *words, cwd=cwd, variables=environment(**variables))
+    async def forked(cls, main: str, *arguments: str, cwd: Path, **variables: str) -> Self:
+        """Call `main`, a MODULE:FUNCTION, in a fork, as the program and with these arguments."""
+        process = await Forked.start(main, *arguments, cwd=cwd, variables=environment(**variables))
         return cls(process, "stdout", "stderr")
 
     @property
@@ -199,8 +199,8 @@ async def started(
     """Start a server, on a free port unless the options name one, and do not wait for it. No process stays behind."""
     free = () if "--listen" in options else ("--listen", "127.0.0.1:0")
     state = () if "--database" in options else ("--data", str(data))
-    words = (*program, "serve", *state, *free, "--admin", "off", "--log-format", "json", *options)
-    async with Serving(await spawn(*words, stdout=stdout, variables=variables), data) as server:
+    command = (*program, "serve", *state, *free, "--admin", "off", "--log-format", "json", *options)
+    async with Serving(await spawn(*command, stdout=stdout, variables=variables), data) as server:
         yield server
 
 
@@ -256,16 +256,16 @@ def loaded_by(library: str) -> tuple[set[str], set[str]]:
     return set(first.split()), set(last.split())
 
 
-def restante(*words: str | Path, **variables: str) -> subprocess.CompletedProcess[str]:
-    return run(*RESTANTE, *words, variables=variables)
+def restante(*arguments: str | Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    return run(*RESTANTE, *arguments, variables=variables)
 
 
-def called(*words: str | Path, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Do what `restante WORDS...` does in this process, and undo what it changes of that; a server would not end."""
-    arguments = ["restante", *map(str, words)]
+def called(*arguments: str | Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Do what `restante ARGUMENTS...` does in this process, and undo what it changes of that; a server would not end."""
+    command = ["restante", *map(str, arguments)]
     stdout, stderr = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2))
     with (
-        patch.object(sys, "argv", arguments),
+        patch.object(sys, "argv", command),
         patch.dict(os.environ, environment(**variables), clear=True),
         _process_as_it_was(),
         contextlib.redirect_stdout(stdout),
@@ -277,7 +277,7 @@ def called(*words: str | Path, **variables: str) -> subprocess.CompletedProcess[
         except SystemExit as ended:
             code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
     written = [stream.detach().getvalue().decode() for stream in (stdout, stderr)]
-    return subprocess.CompletedProcess(arguments, code, *written)
+    return subprocess.CompletedProcess(command, code, *written)
 
 
 def on_a_terminal(

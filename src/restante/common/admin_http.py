@@ -85,7 +85,7 @@ class AdminPages:
     flushing: Callable[[], float | None]
     """Returns when the write began that is under way (time.monotonic), or None. Called in another thread."""
     disk: DiskProbe | None = None
-    hang: str = "the disk hangs"
+    not_answering: str = "the disk hangs"
     """What is wrong while a write does not finish."""
     json: Mapping[str, Page] = field(default_factory=dict)
     """JSON pages by path."""
@@ -291,7 +291,7 @@ class _Handlers:
         reason = self.pages.unready()
         since = self.pages.flushing()
         if since is not None and time.monotonic() - since >= DISK_TIMEOUT:
-            reason = reason or f"{self.pages.hang}: a write has not finished for {DISK_TIMEOUT:g} s"
+            reason = reason or f"{self.pages.not_answering}: a write has not finished for {DISK_TIMEOUT:g} s"
         if not reason and self.pages.disk is not None:
             reason = await self.pages.disk.problem(DISK_TIMEOUT)
         return reason or await self._health_problem()

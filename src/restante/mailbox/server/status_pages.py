@@ -337,7 +337,7 @@ def of(
         metrics=pages.metrics,
         flushing=lambda: store.flushing,
         disk=DiskProbe(where) if isinstance(where, Path) else None,
-        hang="the disk hangs" if isinstance(where, Path) else "the database does not answer",
+        not_answering="the disk hangs" if isinstance(where, Path) else "the database does not answer",
         json={"/varz": pages.varz, "/connz": pages.connz, "/limitz": pages.limitz},
         dashboard=Dashboard(
             title="Restante mailbox server",
