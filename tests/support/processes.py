@@ -261,7 +261,7 @@ def restante(*arguments: str | Path, **variables: str) -> subprocess.CompletedPr
 
 
 def called(*arguments: str | Path, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Do what `restante ARGUMENTS...` does in this process, and undo what it changes of it; a server would not end."""
+    """Do what `restante ARGUMENTS...` does in this process, and undo what it changes; a server would not end."""
     command = ["restante", *map(str, arguments)]
     stdout, stderr = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2))
     with (
