@@ -17,7 +17,7 @@ import pytest
 
 from restante.common.errors import StoreError
 from restante.pipeline.sources import databases
-from restante.pipeline.sources.databases import FIRST_STEP_ROWS, MIN_REST_SECONDS, copy_file, open_sqlite
+from restante.pipeline.sources.databases import FIRST_STEP_ROWS, MIN_REST_SECONDS, copy_file, open_sqlite, reading
 from restante.pipeline.sources.scratch import SCRATCH_PREFIX, scratch
 from restante.pipeline.sources.source import SourceError
 from support.sqlite import beside
@@ -40,6 +40,7 @@ def database_of(folder: Path, ids: range, journal: str = "DELETE") -> Iterator[s
 
 def copied(folder: Path, first_id: int, last_id: int, sleep: Callable[[float], None]) -> list[tuple[int, str]]:
     """Copy a range of ids, and return the copied rows."""
+    (folder / "s").mkdir(exist_ok=True)
     with copy_file(folder / "s", "a") as copies, open_sqlite(folder / "d", copies, sleep=sleep) as database:
         database.execute("CREATE TABLE copy.rows (id INTEGER PRIMARY KEY, text)")
         count = database.copy_range("rows", ROWS, first_id, last_id)
@@ -120,12 +121,28 @@ def test_a_database_that_another_program_has_locked_is_given_up(
 
 def test_without_room_nothing_is_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda _: Mock(free=60 << 20))
-    with pytest.raises(SourceError) as failure, copy_file(tmp_path / "s", "a") as copies:
+    with pytest.raises(SourceError) as failure, copy_file(tmp_path, "a") as copies:
         copies.require_space(1 << 20)
     assert str(failure.value) == (
-        f"source a: the copy of its new rows needs 65 MiB in {tmp_path / 's'}, where 60 MiB are free: make room there"
+        f"source a: the copy of its new rows needs 65 MiB in {tmp_path}, where 60 MiB are free: make room there"
     )
-    assert list((tmp_path / "s").iterdir()) == []
+    sqlite3.connect(tmp_path / "d").close()
+    cannot = f"source a: cannot make a copy of its new rows in {tmp_path / 'missing'} \\(unable to open .*TMPDIR"
+    with (
+        pytest.raises(SourceError, match=cannot),
+        copy_file(tmp_path / "missing", "a") as copies,
+        open_sqlite(tmp_path / "d", copies),
+    ):
+        pass
+
+
+def test_a_damaged_schema_that_is_no_text_is_reported(tmp_path: Path) -> None:
+    path = tmp_path / "d"
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("CREATE TABLE rows (id INTEGER)")
+    path.write_bytes(path.read_bytes().replace(b"CREATE TABLE", b"CREATE TAB\xffE"))
+    with pytest.raises(SourceError, match="/d is damaged or encrypted"), reading(path, "a") as database:
+        database.execute("SELECT * FROM rows").fetchall()
 
 
 @pytest.fixture

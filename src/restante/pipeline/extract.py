@@ -47,8 +47,9 @@ from restante.pipeline.sources.source import (
 )
 
 MAX_ROWS: Final = 1_000_000
-MAX_BYTES: Final = 64 << 20
-"""Maximum rows of a file, and bytes of them: so much is in memory. More rows go into the next file."""
+MAX_BYTES: Final = 32 << 20
+"""Maximum rows of a file, and bytes of them in memory, where the file is then made, too. More rows go into the next
+file."""
 
 
 class Extracted(NamedTuple):
@@ -191,11 +192,8 @@ class _SourceExtract:
     ) -> Extracted:
         """Write what is new of a table. `complete`: it is the last one of its source that has something new."""
         table, newest = CLEAN_TABLES[span.table], self._newest.get(span.table)
-        generation, before, replaced = (
-            new_generation(self._now, self._last_generations.get(span.table, "")),
-            "",
-            False,
-        )
+        generation = new_generation(self._now, self._last_generations.get(span.table, ""))
+        before, replaced = "", False
         if newest is not None and span.reason:
             replaced = True
             self._say(

@@ -72,6 +72,8 @@ def reading(path: Path, name: str) -> Iterator[sqlite3.Connection]:
             yield database
     except sqlite3.Error as error:
         raise SourceError(f"source {name}: {reason_of(error, path)}") from error
+    except UnicodeDecodeError as error:  # of an error's text, which has a part of a damaged schema
+        raise SourceError(f"source {name}: {path} is damaged or encrypted: name an undamaged copy") from error
 
 
 @contextmanager
@@ -103,7 +105,13 @@ class CopyFile:
 
     def attach_to(self, database: sqlite3.Connection) -> None:
         """Open the file as the database `copy` of a connection."""
-        database.execute("ATTACH ? AS copy", (f"{self.file.absolute().as_uri()}?mode=rwc",))
+        try:
+            database.execute("ATTACH ? AS copy", (f"{self.file.absolute().as_uri()}?mode=rwc",))
+        except sqlite3.OperationalError as error:
+            raise SourceError(
+                f"source {self.name}: cannot make a copy of its new rows in {self.file.parent} ({error}): make room"
+                " there (the variable TMPDIR names where)"
+            ) from error
         database.execute("PRAGMA copy.journal_mode = OFF").fetchone()  # the copy need not survive a crash
         database.execute("PRAGMA copy.synchronous = OFF")
 
@@ -222,8 +230,7 @@ def open_postgres(url: str, copies: CopyFile) -> Iterator[PostgresDatabase]:
 
 @contextmanager
 def copy_file(scratch: Path, name: str) -> Iterator[CopyFile]:
-    """Yield a file for copies in a folder of the run that no other user can read, and remove it afterwards."""
-    scratch.mkdir(mode=0o700, exist_ok=True)
+    """Yield a file for copies in the run's folder, which no other user can read, and remove it afterwards."""
     copies = CopyFile(name, scratch / f"{name}.sqlite")
     try:
         yield copies

@@ -69,6 +69,9 @@ from restante.pipeline.sources.source import (
     Span,
 )
 
+Open = Callable[[CopyFile], AbstractContextManager[UsageDatabase]]
+"""Opens a database, with the file for copies of its new rows."""
+
 OUR_SHAPES: Final[Mapping[int, Shape]] = {MAILBOX_APPLICATION_ID: OUR_SHAPE, RELAY_APPLICATION_ID: OUR_RELAY_SHAPE}
 """By SQLite's application id."""
 
@@ -129,10 +132,6 @@ def recognise_url(spec: SourceSpec) -> Source:
         inodes = databases.postgres_inodes(database)
         opened = partial(_opened, partial(databases.open_postgres, spec.url), POSTGRES_SHAPE, spec.name)
         return Source(spec.name, POSTGRES_SHAPE.kind, database.name, POSTGRES_SHAPE.feeds, inodes, opened)
-
-
-Open = Callable[[CopyFile], AbstractContextManager[UsageDatabase]]
-"""Opens a database, with the file for copies of its new rows."""
 
 
 @contextmanager
