@@ -191,7 +191,7 @@ def test_a_table_built_from_a_built_table_follows_when_that_one_is_built_again(p
 
 
 def test_a_removed_built_table_does_not_stop_the_tables_that_are_built_from_it(plain: LakeWorld) -> None:
-    builds = {name: COUNTING[name] for name in ("hourly_coverage", "coverage", "gaps")}
+    builds = {name: COUNTING[name] for name in ("coverage", "gaps")}
     archived(plain, "one", FIRST, SECOND)
     plain.build(builds=builds)
     shutil.rmtree(plain.path / "coverage")
@@ -260,7 +260,7 @@ def test_a_plan_names_the_days_of_every_table_and_builds_none(plain: LakeWorld) 
 
 
 def test_a_table_that_fails_ends_the_run_and_tables_built_from_it_wait_for_the_next_run(plain: LakeWorld) -> None:
-    builds = {name: COUNTING[name] for name in ("envelopes", "traffic", "hourly_coverage")}
+    builds = {name: COUNTING[name] for name in ("envelopes", "traffic", "coverage")}
     archived(plain, "one", FIRST, SECOND)
     stage = LakeTable.stage
 
@@ -310,17 +310,17 @@ def archived(world: LakeWorld, source: str, *days: str, source_kind: str = "arch
 
 
 def coverage(world: LakeWorld) -> list[str]:
-    return [str(day) for day in world.build(only="hourly_coverage", builds=COUNTING)["hourly_coverage"].days]
+    return [str(day) for day in world.build(builds={"coverage": COUNTING["coverage"]})["coverage"].days]
 
 
 def coverage_days(world: LakeWorld) -> dict[str, list[str]]:
     rows: dict[str, list[str]] = {}
-    for row in sorted(world.rows("hourly_coverage"), key=lambda row: row["day"]):
+    for row in sorted(world.rows("coverage"), key=lambda row: row["day"]):
         rows.setdefault(row["source"], []).append(str(row["day"]) if row["envelopes"] else f"({row['day']})")
     return rows
 
 
-def test_a_later_mailserver_has_rows_for_each_day_from_its_first(plain: LakeWorld) -> None:
+def test_a_later_mailserver_has_a_row_for_each_day_from_its_first(plain: LakeWorld) -> None:
     archived(plain, "one", *SENT)
     assert coverage(plain) == list(SENT)
     archived(plain, "two", FIRST)

@@ -83,7 +83,7 @@ def test_the_guides_first_lake_from_a_server_to_a_query(
     assert printed[:4] == [f"mailbox: {table}: 1 row read: 1 clean" for table in tables]
     assert "outcomes: 1 day built (2023-11-14 to 2023-11-14), 2 rows" in printed
     assert {"mailbox: nameplates: nothing new", "files: archived: 1 row read: 1 clean"} <= {*with_files}
-    assert any(line.startswith("hourly_coverage: 1 day built") for line in with_files)
+    assert any(line.startswith("coverage: 1 day built") for line in with_files)
     assert "run: mailbox: nameplates: 1 row, " in done.stderr
     assert done.stderr.count("Spark: ready") == 1
     assert {"mailbox: nameplates: nothing new", "outcomes: 0 days built, 0 rows"} <= {*again}
@@ -312,7 +312,7 @@ def test_a_run_keeps_clean_and_built_tables_for_as_long_as_it_is_told(sources: S
 
 def test_a_build_without_its_inputs_names_them_and_what_to_ingest(lake: LakeWorld) -> None:
     until = "nothing to build until you ingest"
-    waku = "envelopes, traffic, hourly_coverage, coverage, gaps, lateness"
+    waku = "envelopes, traffic, coverage, hourly_coverage, gaps, lateness"
     of_nameplates = ("outcomes", "durations", "pressure", "busy_hours", "failures", "guesses")
     for plan, built in (((), "0 days built, 0 rows"), (("--plan",), "0 days to build")):
         done = command("build", "--lake", lake.path, "--from", "1999-01-01", "--to", "1999-01-01", *plan)

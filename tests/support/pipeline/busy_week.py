@@ -40,8 +40,7 @@ def busy_week(dice: Random, rows: int) -> Inputs:
     }
     days = sorted({row[-2] for row in inputs["archived"]})
     coverage = [(0, 0, 1, day, source) for day in days for source in ("one", "two")]
-    hourly = [(hour, *row) for row in coverage for hour in range(3)]
-    return {**inputs, "coverage": coverage, "hourly_coverage": hourly}
+    return {**inputs, "coverage": coverage}
 
 
 def crowd(dice: Random, names: int) -> Inputs:

@@ -174,11 +174,8 @@ def report_removed(run: Run, tables: TableWithInputs, pending: Collection[str] =
 
 
 def commit_inputs(run: Run, tables: TableWithInputs) -> None:
-    """Commit the input commits of a table without days to build, if a later run could not find them otherwise.
-
-    It makes a table whose inputs have no rows.
-    """
-    if tables.removed_inputs():
+    """Commit the input commits of a table without days to build, if a later run could not find them otherwise."""
+    if tables.target.version is None or tables.removed_inputs():
         return
     replaced, commits = tables.replaced_inputs(), tables.input_commits()
     for name, commit in commits.items():

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from datetime import date
 from typing import Final
 
+from pyspark.sql import Column as Expression
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as f
 
@@ -133,10 +134,28 @@ A mailserver has a row for each day on which any source has envelopes, starting 
 """
 
 
-def coverage(hourly_coverage: DataFrame) -> DataFrame:
+def coverage(archived: DataFrame, folders: DataFrame) -> DataFrame:
     """Return how many envelopes each mailserver has and lacks."""
-    counts = (f.sum(name).alias(name) for name in ("envelopes", "alone", "missing"))
-    return hourly_coverage.groupBy("source", "day").agg(*counts)
+    mailservers = archived.groupBy("day", "hash").agg(_mailservers())
+    alone = (f.size("mailservers") == 1).cast("bigint").alias("alone")
+    copies = mailservers.select("day", f.explode("mailservers").alias("source"), f.lit(1).alias("envelopes"), alone)
+    nothing = folders.select("day", "source", f.lit(0).alias("envelopes"), f.lit(0).alias("alone"))
+    counts = copies.unionAll(nothing).groupBy("day", "source")
+    own = counts.agg(f.sum("envelopes").alias("envelopes"), f.sum("alone").alias("alone"))
+    totals = mailservers.groupBy("day").agg(f.count("*").alias("all"))
+    return own.join(f.broadcast(totals), "day").withColumn("missing", f.col("all") - f.col("envelopes"))
+
+
+def mailserver_days(partitions: Iterable[Partition]) -> set[Folder]:
+    """Return the days and mailservers of which coverage has a row, given the partitions of archived."""
+    days: set[date] = set()
+    first_days: dict[str, date] = {}
+    for partition in partitions:
+        day, source = date.fromisoformat(partition["day"] or ""), partition["source"] or ""
+        days.add(day)
+        if partition["source_kind"] == SOURCE_KIND_ARCHIVE:
+            first_days[source] = min(day, first_days.get(source, day))
+    return {(day, source) for source, first_day in first_days.items() for day in days if day >= first_day}
 
 
 HOURLY_COVERAGE: Final = Table(
@@ -150,19 +169,18 @@ HOURLY_COVERAGE: Final = Table(
 """Invariant: the counts of a mailserver's hours add up to its row of the day in coverage."""
 
 
-def hourly_coverage(archived: DataFrame, folders: DataFrame) -> DataFrame:
-    """Return how many envelopes of each hour each mailserver has and lacks.
+def hourly_coverage(archived: DataFrame, coverage: DataFrame) -> DataFrame:
+    """Return how many envelopes of each hour each mailserver has and lacks. The mailservers are those of coverage.
 
     Hashes that the same mailservers have are counted together before they are compared with each mailserver: there
     are many hashes, and few sets of mailservers.
     """
     # Equal hashes have the same time.
-    mailserver = f.when(f.col("source_kind") == SOURCE_KIND_ARCHIVE, f.col("source"))  # exported files are none
-    envelopes = archived.groupBy("day", "hash").agg(
-        f.sort_array(f.collect_set(mailserver)).alias("mailservers"), f.max("sent").alias("sent")
+    mailservers = archived.groupBy("day", "hash").agg(_mailservers(), f.max("sent").alias("sent"))
+    counts = mailservers.groupBy("day", hour_of_day("sent"), f.sort_array("mailservers").alias("mailservers")).agg(
+        f.count("*").alias("count")
     )
-    counts = envelopes.groupBy("day", hour_of_day("sent"), "mailservers").agg(f.count("*").alias("count"))
-    rows = counts.join(f.broadcast(folders), "day")
+    rows = counts.join(f.broadcast(coverage.select("day", "source")), "day")
     has = f.array_contains("mailservers", f.col("source"))
     conditions = {"envelopes": has, "alone": has & (f.size("mailservers") == 1), "missing": ~has}
     return rows.groupBy("source", "day", "hour").agg(
@@ -170,21 +188,15 @@ def hourly_coverage(archived: DataFrame, folders: DataFrame) -> DataFrame:
     )
 
 
-def mailserver_days(partitions: Iterable[Partition]) -> set[Folder]:
-    """Return the days and mailservers of which hourly_coverage has rows, given the partitions of archived."""
-    days: set[date] = set()
-    first_days: dict[str, date] = {}
-    for partition in partitions:
-        day, source = date.fromisoformat(partition["day"] or ""), partition["source"] or ""
-        days.add(day)
-        if partition["source_kind"] == SOURCE_KIND_ARCHIVE:
-            first_days[source] = min(day, first_days.get(source, day))
-    return {(day, source) for source, first_day in first_days.items() for day in days if day >= first_day}
+def _mailservers() -> Expression:
+    """Return the aggregate of the mailservers among the sources that have an envelope; exported files are none."""
+    mailserver = f.when(f.col("source_kind") == SOURCE_KIND_ARCHIVE, f.col("source"))
+    return f.collect_set(mailserver).alias("mailservers")
 
 
 BUILDS: Final = (
     Build(ENVELOPES, envelopes, task_per_folder=True, definition=2),
     Build(TRAFFIC, traffic),
-    Build(HOURLY_COVERAGE, hourly_coverage, folders=mailserver_days),
-    Build(COVERAGE, coverage),
+    Build(COVERAGE, coverage, folders=mailserver_days),
+    Build(HOURLY_COVERAGE, hourly_coverage),
 )
