@@ -340,7 +340,7 @@ def test_a_build_without_its_inputs_names_them_and_what_to_ingest(lake: LakeWorl
             "run --date soon --reports r",
             "'soon' is no period: write 2026-11-21, 2026-W47, 2026-11, day, week or month",
         ),
-        ("build --from yesterday", "--from yesterday: this is not a day; write it like 2026-11-21"),
+        ("build --from yesterday", "--from 'yesterday': this is not a day; write it like 2026-11-21"),
         ("build --from 2026-02-02 --to 2026-02-01", "--from 2026-02-02 is after --to 2026-02-01"),
         ("build --keep 0", "--keep 0: '0' is not a number of days from 1 to 36525"),
         ("build --keep nameplates=3", "--keep nameplates=3: this command writes no table nameplates; it writes"),

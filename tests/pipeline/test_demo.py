@@ -132,7 +132,7 @@ def test_every_command_that_is_printed_runs_in_a_shell(
     [
         ("--days 13", "--days: '13' is not a whole number from 14 to 366"),
         ("--seed -1", "--seed: '-1' is not a whole number from 0 to 9223372036854775807"),
-        ("--last tomorrow", "--last tomorrow: this is not a day; write it like 2026-11-21"),
+        ("--last tomorrow", "--last 'tomorrow': this is not a day; write it like 2026-11-21"),
         ("--last 9999-12-31", "--last 9999-12-31: this day is not over yet; yesterday was "),
         ("--last 2015-01-10", "--last 2015-01-10: the fleet would begin before 2015-01-01, the first day"),
     ],

@@ -64,7 +64,9 @@ def on_postgres(server: Cluster, *changes: Change) -> Iterator[OnPostgres]:
 
 @pytest.fixture
 def scratch(tmp_path: Path) -> Path:
-    return tmp_path / "scratch"
+    folder = tmp_path / "scratch"
+    folder.mkdir()
+    return folder
 
 
 def live() -> list[Change]:

@@ -22,7 +22,9 @@ from support.sqlite import alter
 
 @pytest.fixture
 def scratch(tmp_path: Path) -> Path:
-    return tmp_path / "scratch"
+    folder = tmp_path / "scratch"
+    folder.mkdir()
+    return folder
 
 
 def read_transfers(spec: str, scratch: Path, marks: Marks | None = None, **options: Any) -> SourceRead:

@@ -275,6 +275,7 @@ def test_no_split_no_order_of_its_input_and_no_generated_code_changes_a_table(sp
 def test_the_days_that_a_day_reads_mirror_the_days_that_it_affects() -> None:
     day = TODAY.date()
     for build in BUILDS.values():
+        assert build.reach.keys() <= set(build.inputs)
         for name in build.inputs:
             assert all(day in build.touches(name, {read}) for read in build.reads(name, {day}))
             assert len(build.touches(name, {day})) == len(build.reads(name, {day})) <= 8

@@ -38,7 +38,9 @@ from support.sqlite import alter, select
 
 @pytest.fixture
 def scratch(tmp_path: Path) -> Path:
-    return tmp_path / "scratch"
+    folder = tmp_path / "scratch"
+    folder.mkdir()
+    return folder
 
 
 def transfers(their: Their, count: int, start: float = T0) -> None:

@@ -119,7 +119,7 @@ class TableWithInputs(NamedTuple):
         An input that was removed and made again does not have the day before which its rows had been dropped. The
         built table has it.
         """
-        commits = dict(self.target.state.inputs)
+        commits = {name: commit for name, commit in self.target.state.inputs.items() if name in self.inputs}
         for name, table in self.inputs.items():
             if current := table.current_commit:
                 kept_from = {commit.kept for commit in (current, commits.get(name)) if commit and commit.kept}

@@ -173,7 +173,7 @@ def day_option(flag: str, meaning: str) -> Any:
         try:
             return date.fromisoformat(text)
         except ValueError as error:
-            raise Misuse(f"{flag} {text}: this is not a day; write it like 2026-11-21") from error
+            raise Misuse(f"{flag} {text!r}: this is not a day; write it like 2026-11-21") from error
 
     return typer.Option(flag, metavar="DAY", parser=read, help=meaning)
 

@@ -60,7 +60,7 @@ def scratch_until_a_signal() -> Iterator[Path]:
 def lake_to_read(address: str) -> Iterator[tuple[Lake, Path]]:
     """Yield a lake, which is only read, and a folder for temporary files, as `scratch_until_a_signal` does.
 
-    Code that reads it is imported within the block.
+    Import within the block what reads it: libraries start threads.
     """
     with scratch_until_a_signal() as folder:
         from restante.pipeline.lake.lake import Lake

@@ -169,9 +169,15 @@ def _filled(hours: DataFrame) -> DataFrame:
     )
 
 
-_REACH: Final = dict.fromkeys(("nameplates", "mailboxes", "live"), (MAX_LIFE_DAYS, 0))
+_LIFE: Final = (MAX_LIFE_DAYS, 0)
 
 BUILDS: Final = (
-    Build(PRESSURE, pressure, _REACH, relevant_rows=live_since, definition=2),
-    Build(MAILBOX_PRESSURE, mailbox_pressure, _REACH, relevant_rows=live_since, definition=2),
+    Build(PRESSURE, pressure, {"nameplates": _LIFE, "live": _LIFE}, relevant_rows=live_since, definition=2),
+    Build(
+        MAILBOX_PRESSURE,
+        mailbox_pressure,
+        {"mailboxes": _LIFE, "live": _LIFE},
+        relevant_rows=live_since,
+        definition=2,
+    ),
 )

@@ -251,18 +251,18 @@ def _phase_structs() -> Iterator[Expression]:
 
 def _event_phases(events: DataFrame) -> DataFrame:
     """Return the phases of messages that this client did not send, and of events that have a duration."""
-    cause = f.lit(None).cast("string")
+    phase = f.lit(None).cast("string")
     for name, span_phase in SPAN_PHASES.items():
-        cause = f.when(f.col("name") == name, span_phase).otherwise(cause)
-    for waiting, wait_phase in WAIT_PHASES.items():
-        cause = f.when(f.col("waiting") == waiting, wait_phase).otherwise(cause)
+        phase = f.when(f.col("name") == name, span_phase).otherwise(phase)
+    for cause, wait_phase in WAIT_PHASES.items():
+        phase = f.when(f.col("waiting") == cause, wait_phase).otherwise(phase)
     is_received = f.expr("name = 'ws_receive' AND command = 'message' AND NOT own")
     network_in = _phase(phases.NETWORK_IN, us_of("start") - us_of("server_tx"), _BACK)
     of_event = f.array(
         f.when(is_received, f.struct(f.col("command").alias("what"), network_in.alias("values"))),
         f.when(
-            cause.isNotNull(),
-            f.struct(f.col("name").alias("what"), _phase(cause, us_of("stop") - us_of("start")).alias("values")),
+            phase.isNotNull(),
+            f.struct(f.col("name").alias("what"), _phase(phase, us_of("stop") - us_of("start")).alias("values")),
         ),
     )
     rows = events.select(*_EVENT_KEY, f.explode(of_event).alias("event")).where("event IS NOT NULL")
