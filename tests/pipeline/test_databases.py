@@ -40,7 +40,6 @@ def database_of(folder: Path, ids: range, journal: str = "DELETE") -> Iterator[s
 
 def copied(folder: Path, first_id: int, last_id: int, sleep: Callable[[float], None]) -> list[tuple[int, str]]:
     """Copy a range of ids, and return the copied rows."""
-    (folder / "s").mkdir(exist_ok=True)
     with copy_file(folder / "s", "a") as copies, open_sqlite(folder / "d", copies, sleep=sleep) as database:
         database.execute("CREATE TABLE copy.rows (id INTEGER PRIMARY KEY, text)")
         count = database.copy_range("rows", ROWS, first_id, last_id)
@@ -126,14 +125,7 @@ def test_without_room_nothing_is_copied(tmp_path: Path, monkeypatch: pytest.Monk
     assert str(failure.value) == (
         f"source a: the copy of its new rows needs 65 MiB in {tmp_path}, where 60 MiB are free: make room there"
     )
-    sqlite3.connect(tmp_path / "d").close()
-    cannot = f"source a: cannot make a copy of its new rows in {tmp_path / 'missing'} \\(unable to open .*TMPDIR"
-    with (
-        pytest.raises(SourceError, match=cannot),
-        copy_file(tmp_path / "missing", "a") as copies,
-        open_sqlite(tmp_path / "d", copies),
-    ):
-        pass
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_damaged_schema_that_is_no_text_is_reported(tmp_path: Path) -> None:

@@ -64,9 +64,7 @@ def on_postgres(server: Cluster, *changes: Change) -> Iterator[OnPostgres]:
 
 @pytest.fixture
 def scratch(tmp_path: Path) -> Path:
-    folder = tmp_path / "scratch"
-    folder.mkdir()
-    return folder
+    return tmp_path / "scratch"
 
 
 def live() -> list[Change]:

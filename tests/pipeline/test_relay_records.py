@@ -22,9 +22,7 @@ from support.sqlite import alter
 
 @pytest.fixture
 def scratch(tmp_path: Path) -> Path:
-    folder = tmp_path / "scratch"
-    folder.mkdir()
-    return folder
+    return tmp_path / "scratch"
 
 
 def read_transfers(spec: str, scratch: Path, marks: Marks | None = None, **options: Any) -> SourceRead:

@@ -38,9 +38,7 @@ from support.sqlite import alter, select
 
 @pytest.fixture
 def scratch(tmp_path: Path) -> Path:
-    folder = tmp_path / "scratch"
-    folder.mkdir()
-    return folder
+    return tmp_path / "scratch"
 
 
 def transfers(their: Their, count: int, start: float = T0) -> None:

@@ -105,13 +105,7 @@ class CopyFile:
 
     def attach_to(self, database: sqlite3.Connection) -> None:
         """Open the file as the database `copy` of a connection."""
-        try:
-            database.execute("ATTACH ? AS copy", (f"{self.file.absolute().as_uri()}?mode=rwc",))
-        except sqlite3.OperationalError as error:
-            raise SourceError(
-                f"source {self.name}: cannot make a copy of its new rows in {self.file.parent} ({error}): make room"
-                " there (the variable TMPDIR names where)"
-            ) from error
+        database.execute("ATTACH ? AS copy", (f"{self.file.absolute().as_uri()}?mode=rwc",))
         database.execute("PRAGMA copy.journal_mode = OFF").fetchone()  # the copy need not survive a crash
         database.execute("PRAGMA copy.synchronous = OFF")
 
@@ -231,6 +225,7 @@ def open_postgres(url: str, copies: CopyFile) -> Iterator[PostgresDatabase]:
 @contextmanager
 def copy_file(scratch: Path, name: str) -> Iterator[CopyFile]:
     """Yield a file for copies in the run's folder, which no other user can read, and remove it afterwards."""
+    scratch.mkdir(mode=0o700, exist_ok=True)
     copies = CopyFile(name, scratch / f"{name}.sqlite")
     try:
         yield copies
