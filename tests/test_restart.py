@@ -968,8 +968,11 @@ def children_of(pid: int) -> list[int]:
 
 def descriptors_of(pid: int) -> set[str]:
     """Return what a process has open beside its standard streams."""
-    files = [file for file in Path(f"/proc/{pid}/fd").iterdir() if int(file.name) > 2]
-    return {str(file.readlink()) for file in files} - {"/dev/null"}
+    opened = set()
+    for file in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # it was closed since it was listed
+            opened |= {str(file.readlink())} if int(file.name) > 2 else set()
+    return opened - {"/dev/null"}
 
 
 async def test_a_server_that_is_stopped_while_it_restarts_stops(tmp_path: Path) -> None:
