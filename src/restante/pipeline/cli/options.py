@@ -167,7 +167,7 @@ def read_days(from_day: date | None, to_day: date | None) -> DayRange | None:
 
 
 def day_option(flag: str, meaning: str) -> Any:
-    """Return an option with a day. A text that is none raises Misuse."""
+    """Return an option whose value is a day. Its parser raises Misuse for any other text."""
 
     def read(text: str) -> date:
         try:
@@ -179,7 +179,7 @@ def day_option(flag: str, meaning: str) -> Any:
 
 
 def number_option(flag: str, type_: Any, meaning: str, *, metavar: str = "N") -> Any:
-    """Return an option with a number of a type, which may have bounds. A text that is none raises Misuse."""
+    """Return an option whose value is a number, perhaps with bounds. Its parser raises Misuse for any other text."""
 
     def read(text: str) -> Any:
         from restante.common.settings import convert

@@ -340,13 +340,14 @@ class LakeTable:
         """
         files = [] if where is None else self.files(where)
         where = where or {}
-        whole = [file for file in files if file.selected(where) is Selected.ALL]
-        partly = [file for file in files if file.selected(where) is not Selected.ALL]
-        replaced = [Replacement(whole, [], sum(file.rows for file in whole), set(self.rows_by_day(whole)))]
-        if self.executors is None or sum(file.rows for file in partly) <= MAX_REWRITTEN_ROWS:
-            replaced += [self._replace_rows_of(file, where) for file in partly]
+        selected_files = [file for file in files if file.selected(where) is Selected.ALL]
+        mixed_files = [file for file in files if file.selected(where) is not Selected.ALL]
+        rows = sum(file.rows for file in selected_files)
+        replaced = [Replacement(selected_files, [], rows, set(self.rows_by_day(selected_files)))]
+        if self.executors is None or sum(file.rows for file in mixed_files) <= MAX_REWRITTEN_ROWS:
+            replaced += [self._replace_rows_of(file, where) for file in mixed_files]
         else:
-            replaced.append(self._replace_rows_by_spark(self.executors(), partly, where))
+            replaced.append(self._replace_rows_by_spark(self.executors(), mixed_files, where))
         return Replacement(
             removed=[file for replacement in replaced for file in replacement.removed],
             added=[file for replacement in replaced for file in replacement.added],

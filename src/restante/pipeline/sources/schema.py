@@ -81,7 +81,7 @@ class Shape(NamedTuple):
     version: str
     """The SQL that returns the schema's version."""
     current: str
-    """The table that each prune writes anew. It says, among others, to what times are rounded. "": there is none."""
+    """The table with the server's settings, such as the rounding of times; "" if there is none. Prunes rewrite it."""
     since: Mapping[str, int]
     """Tables, columns of OWN_RULES and ADDRESS_ID, if older versions lack them → the version that added them."""
     imports: Shape | None

@@ -116,10 +116,8 @@ def recognise(spec: SourceSpec, preview: PathPreview) -> Source | None:
     spec.refuse_server(f"{path} is a {shape.kind}")
     # An import records the name of the reference's file as rows' origin.
     origins = () if shape.own else (os.fsencode(path.name).decode(errors="replace"),)
-    inodes, opened = (
-        paths.inodes(paths.find_files(path)),
-        partial(_opened, partial(databases.open_sqlite, path), shape, spec.name),
-    )
+    inodes = paths.inodes(paths.find_files(path))
+    opened = partial(_opened, partial(databases.open_sqlite, path), shape, spec.name)
     return Source(spec.name, shape.kind, path, shape.feeds, inodes, opened, origins=origins)
 
 
